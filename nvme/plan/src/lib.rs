@@ -1,1 +1,131 @@
+//! What the store asks of a device, and the one trait that every device stands behind.
+//!
+//! `nvme/log` emits `Plan`s (requests in the order they must be submitted); `dataplane/core` carries them to its
+//! `Namespace` and hands `Completion`s back. A request owns its buffers until it completes; nothing here names a file
+//! descriptor, a partition or an offset. Invariant: a device promises no order between requests in flight; whoever
+//! needs an order waits for a completion. Tests: the store suite of `nvme/device` runs over every implementation.
 #![forbid(unsafe_code)]
+
+use arena::{Buffer, BufferRef};
+use base::{BlockRange, Monotonic, Now};
+use std::collections::VecDeque;
+use std::fmt;
+
+/// Names a request in flight; chosen by the submitter, returned with the completion, opaque to the device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Token(pub u64);
+
+/// What a request is for; devices serve lower numbers first where they have a choice (design 02, rule 14).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Class {
+    Commit,
+    TailRead,
+    Backlog,
+    /// Copy-out of journal bytes to extents; carries a deadline.
+    CopyOut,
+    /// Checkpoints, growth, compaction, scrub, trims.
+    Background,
+}
+
+/// What "complete" promises of a write.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Promise {
+    /// The device has it; a later completed flush makes it durable.
+    Accepted,
+    /// Durable when complete (FUA, RWF_DSYNC). Devices whose `Geometry::durable_writes` is false refuse it.
+    Durable,
+    /// In the kernel's page cache or the device's volatile cache when complete: `durability = "cache"`. On a file the
+    /// device carries it out inside `submit` by one write through the page cache (design 02, commit policy).
+    Cached,
+}
+
+/// One operation on a namespace. Ranges are never empty; buffers' lengths equal the range's bytes, and each piece starts
+/// at an address and has a length that are multiples of the block size.
+#[derive(Debug)]
+pub enum Operation {
+    Write { range: BlockRange, pieces: Vec<BufferRef>, promise: Promise },
+    Read { range: BlockRange, into: Buffer },
+    /// Makes every write that completed before this was submitted durable.
+    Flush,
+    WriteZeroes { range: BlockRange },
+    Trim { range: BlockRange },
+    /// Grows a file-backed namespace by fallocate; the range is what is new. Its blocks are not zero-written by this.
+    Grow { range: BlockRange },
+}
+
+#[derive(Debug)]
+pub struct Request {
+    pub token: Token,
+    pub class: Class,
+    /// When the device must have completed it; passing it is `DeviceError::TimedOut` and rule 6.
+    pub deadline: Option<Monotonic>,
+    pub operation: Operation,
+}
+
+/// Requests in the order in which they are to be submitted.
+pub type Plan = VecDeque<Request>;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DeviceError {
+    /// The device or the system refused or failed the operation; the number is the system's errno or the NVMe status
+    /// field (SCT << 8 | SC), for the log.
+    Failed(u32),
+    TimedOut,
+    /// The namespace is gone: removed, or its file's device failed for good.
+    Gone,
+    /// A growth found no room (ENOSPC).
+    NoSpace,
+}
+
+impl fmt::Display for DeviceError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            DeviceError::Failed(code) => write!(f, "the device failed the operation (code {code})"),
+            DeviceError::TimedOut => f.write_str("the device did not answer in time"),
+            DeviceError::Gone => f.write_str("the device is gone"),
+            DeviceError::NoSpace => f.write_str("the file system has no room to grow the namespace"),
+        }
+    }
+}
+
+impl std::error::Error for DeviceError {}
+
+/// The end of a request; the operation comes back with its buffers (a failed read's buffer holds unspecified bytes).
+#[derive(Debug)]
+pub struct Completion {
+    pub token: Token,
+    pub operation: Operation,
+    pub result: Result<(), DeviceError>,
+}
+
+/// What a device is; constant while it is open, except `blocks` after a completed growth.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Geometry {
+    pub blocks: u64,
+    /// A write is durable only after a flush (or `Promise::Durable`).
+    pub volatile_write_cache: bool,
+    /// `Promise::Durable` is supported.
+    pub durable_writes: bool,
+    /// `Operation::Trim` is supported and wanted.
+    pub trims: bool,
+    /// `Operation::Grow` is supported (a file).
+    pub grows: bool,
+    /// Largest transfer of one request, in blocks.
+    pub transfer_max: u32,
+    /// Requests that may be in flight at once; `submit` refuses more.
+    pub in_flight_max: usize,
+}
+
+/// A device as one core sees it: polled, never blocking (one argued exception: `Promise::Cached` on a file).
+pub trait Namespace {
+    fn geometry(&self) -> &Geometry;
+
+    /// Takes the request, or gives it back where the device has no room for it now.
+    fn submit(&mut self, now: Now, request: Request) -> Result<(), Request>;
+
+    /// Moves at most `budget` completions into `completions` and returns how many. Carries out nothing else.
+    fn poll(&mut self, now: Now, budget: usize, completions: &mut Vec<Completion>) -> usize;
+
+    /// Requests submitted and not yet returned by `poll`.
+    fn in_flight(&self) -> usize;
+}
