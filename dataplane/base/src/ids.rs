@@ -1,12 +1,13 @@
 //! Newtypes for Kafka's ids and for ours.
 
 use crate::Uuid;
+use serde::{Deserialize, Serialize};
 use std::fmt;
 
 macro_rules! id {
     ($(#[$doc:meta])* $name:ident($inner:ty)) => {
         $(#[$doc])*
-        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
         pub struct $name(pub $inner);
 
         impl fmt::Display for $name {
@@ -34,7 +35,7 @@ id!(/** A connection, numbered by its dataplane run; never reused in a run. */ C
 id!(/** One listener of the node, in the order of its configuration. */ ListenerId(u16));
 
 /// Kafka's topic id (KIP-516).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct TopicId(pub Uuid);
 
 impl fmt::Display for TopicId {
@@ -44,7 +45,7 @@ impl fmt::Display for TopicId {
 }
 
 /// A partition by topic id: the name that the log, the journal and the handoff use.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct PartitionId {
     pub topic: TopicId,
     pub index: PartitionIndex,

@@ -1,10 +1,11 @@
 //! Kafka's 128-bit ids of topics, directories, clusters and incarnations, written as 22 characters of URL-safe Base64.
 
+use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::str::FromStr;
 
 /// A 128-bit id. `Uuid::ZERO` is what Kafka's wire carries for "no id".
-#[derive(Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Uuid(pub u128);
 
 const ALPHABET: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";

@@ -43,14 +43,27 @@ pub enum Promise {
 /// at an address and has a length that are multiples of the block size.
 #[derive(Debug)]
 pub enum Operation {
-    Write { range: BlockRange, pieces: Vec<BufferRef>, promise: Promise },
-    Read { range: BlockRange, into: Buffer },
+    Write {
+        range: BlockRange,
+        pieces: Vec<BufferRef>,
+        promise: Promise,
+    },
+    Read {
+        range: BlockRange,
+        into: Buffer,
+    },
     /// Makes every write that completed before this was submitted durable.
     Flush,
-    WriteZeroes { range: BlockRange },
-    Trim { range: BlockRange },
+    WriteZeroes {
+        range: BlockRange,
+    },
+    Trim {
+        range: BlockRange,
+    },
     /// Grows a file-backed namespace by fallocate; the range is what is new. Its blocks are not zero-written by this.
-    Grow { range: BlockRange },
+    Grow {
+        range: BlockRange,
+    },
 }
 
 #[derive(Debug)]

@@ -1,0 +1,223 @@
+//! What one core asks of another. One command per (request, core); entries keep the order of the request.
+
+use arena::Parcel;
+use base::{CoreId, LeaderEpoch, Monotonic, NodeId, Offset, PartitionId};
+
+/// The gather slot that waits for this command's outcome, on the core that sent it (a `base::slots` token).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct GatherId {
+    pub core: CoreId,
+    pub slot: u32,
+    pub generation: u32,
+}
+
+/// The place of an entry in its request, so that the gather slot can put answers in request order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct EntryIndex(pub u32);
+
+#[derive(Debug)]
+pub enum Command {
+    Produce(Produce),
+    Fetch(Fetch),
+    /// More bytes of an answer whose descriptors the session holds, as the socket drains.
+    ReadWindow(ReadWindow),
+    /// The gather slot is done or gone: its waiters and reads leave all lists at once. Has no outcome.
+    Cancel(GatherId),
+    ListOffsets(ListOffsets),
+    EpochEnds(EpochEnds),
+    DeleteRecords(DeleteRecords),
+    DescribeProducers(DescribeProducers),
+    DescribeLogs(DescribeLogs),
+    /// An append or a read for a coordinator of the local control plane.
+    Internal(Internal),
+}
+
+/// Which answer a Produce waits for (Kafka's `acks`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Acks {
+    None,
+    Leader,
+    All,
+}
+
+#[derive(Debug)]
+pub struct Produce {
+    pub gather: GatherId,
+    pub acks: Acks,
+    /// Produce version of the request: zstd needs 7, and transactional rules differ from 12.
+    pub version: i16,
+    pub transactional: bool,
+    /// Until when the answer may wait for replicas.
+    pub deadline: Monotonic,
+    pub entries: Vec<ProduceEntry>,
+}
+
+#[derive(Debug)]
+pub struct ProduceEntry {
+    pub index: EntryIndex,
+    pub partition: PartitionId,
+    /// Bytes of the record set exactly as received; `None` where the request carried null.
+    pub records: Option<Parcel>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Isolation {
+    ReadUncommitted,
+    ReadCommitted,
+}
+
+/// Who reads: a consumer sees what is committed, a follower up to the log's end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reader {
+    Consumer(Isolation),
+    Follower(NodeId),
+    /// Kafka's debugging consumer (replica id -2): up to the log's end, without being a replica.
+    Debugging,
+}
+
+#[derive(Debug)]
+pub struct Fetch {
+    pub gather: GatherId,
+    pub reader: Reader,
+    /// Fetch version: below 10 a zstd topic is refused, below 12 no divergence is told.
+    pub version: i16,
+    /// The whole response's limit; every core answers up to it, the gather slot cuts.
+    pub bytes_max: u32,
+    /// With `true` a partition that has nothing new registers a waiter and tells news by `Outcome::FetchNews`.
+    pub wait: bool,
+    pub entries: Vec<FetchEntry>,
+}
+
+#[derive(Clone, Debug)]
+pub struct FetchEntry {
+    pub index: EntryIndex,
+    pub partition: PartitionId,
+    /// The epoch the client believes in; `None` skips the check.
+    pub current_epoch: Option<LeaderEpoch>,
+    pub last_fetched_epoch: Option<LeaderEpoch>,
+    pub offset: Offset,
+    /// A follower's log start; `None` for consumers.
+    pub log_start: Option<Offset>,
+    pub bytes_max: u32,
+}
+
+/// Asks for the bytes of descriptors in order, at most `bytes_max` of them.
+#[derive(Debug)]
+pub struct ReadWindow {
+    pub gather: GatherId,
+    pub stretches: Vec<Stretch>,
+    pub bytes_max: u32,
+}
+
+/// A range of stored bytes as its owner names it; opaque elsewhere. It keeps a freed extent from reuse for 60 s at most.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Stretch {
+    pub owner: CoreId,
+    pub partition: PartitionId,
+    /// Bytes from here on that belong to the answer.
+    pub length: u32,
+    /// The owner's own description (extent, tenancy, position, checksum place).
+    pub inside: [u64; 4],
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OffsetQuery {
+    /// -1
+    Latest,
+    /// -2
+    Earliest,
+    /// -3 (KIP-734)
+    MaxTimestamp,
+    /// -4 (KIP-405): without remote storage the same as earliest.
+    EarliestLocal,
+    /// -5 (KIP-1005)
+    LatestTiered,
+    /// -6 (KIP-1023)
+    EarliestPendingUpload,
+    At(i64),
+}
+
+#[derive(Debug)]
+pub struct ListOffsets {
+    pub gather: GatherId,
+    pub reader: Reader,
+    pub version: i16,
+    pub entries: Vec<ListOffsetsEntry>,
+}
+
+#[derive(Clone, Debug)]
+pub struct ListOffsetsEntry {
+    pub index: EntryIndex,
+    pub partition: PartitionId,
+    pub current_epoch: Option<LeaderEpoch>,
+    pub query: OffsetQuery,
+}
+
+#[derive(Debug)]
+pub struct EpochEnds {
+    pub gather: GatherId,
+    pub entries: Vec<EpochEndsEntry>,
+}
+
+#[derive(Clone, Debug)]
+pub struct EpochEndsEntry {
+    pub index: EntryIndex,
+    pub partition: PartitionId,
+    pub current_epoch: Option<LeaderEpoch>,
+    pub epoch: LeaderEpoch,
+}
+
+#[derive(Debug)]
+pub struct DeleteRecords {
+    pub gather: GatherId,
+    pub deadline: Monotonic,
+    pub entries: Vec<DeleteRecordsEntry>,
+}
+
+#[derive(Clone, Debug)]
+pub struct DeleteRecordsEntry {
+    pub index: EntryIndex,
+    pub partition: PartitionId,
+    /// `None` is the wire's -1: up to the high watermark.
+    pub before: Option<Offset>,
+}
+
+#[derive(Debug)]
+pub struct DescribeProducers {
+    pub gather: GatherId,
+    pub entries: Vec<(EntryIndex, PartitionId)>,
+}
+
+/// Sizes of partitions on this core; `None` asks for all of them.
+#[derive(Debug)]
+pub struct DescribeLogs {
+    pub gather: GatherId,
+    pub partitions: Option<Vec<PartitionId>>,
+}
+
+#[derive(Debug)]
+pub enum Internal {
+    Append(InternalAppend),
+    Read(InternalRead),
+}
+
+/// An append by a coordinator; it is refused where the leader epoch is not the one at which its shard was loaded.
+#[derive(Debug)]
+pub struct InternalAppend {
+    pub id: u64,
+    pub partition: PartitionId,
+    pub expected_epoch: LeaderEpoch,
+    /// Whole record batches; offsets and epoch are stamped at the append.
+    pub batches: Parcel,
+    pub deadline: Monotonic,
+}
+
+/// A read for loading a coordinator's shard: up to the high watermark as it stands.
+#[derive(Debug)]
+pub struct InternalRead {
+    pub id: u64,
+    pub partition: PartitionId,
+    pub expected_epoch: LeaderEpoch,
+    pub offset: Offset,
+    pub bytes_max: u32,
+}
