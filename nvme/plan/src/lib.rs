@@ -107,7 +107,9 @@ impl std::error::Error for DeviceError {}
 #[derive(Debug)]
 pub struct Completion {
     pub token: Token,
-    pub operation: Operation,
+    /// `None` exactly when the result is `DeviceError::TimedOut`: the device may still write into the buffers, so they
+    /// stay with it until it is done with them.
+    pub operation: Option<Operation>,
     pub result: Result<(), DeviceError>,
 }
 
@@ -136,9 +138,63 @@ pub trait Namespace {
     /// Takes the request, or gives it back where the device has no room for it now.
     fn submit(&mut self, now: Now, request: Request) -> Result<(), Request>;
 
+    /// Submits from the front of the plan until it is empty or the device has no room, and returns how many it took. A
+    /// device with a doorbell (a ring, a queue pair) rings it once for all of them.
+    fn submit_plan(&mut self, now: Now, plan: &mut Plan) -> usize {
+        let mut taken = 0;
+        while let Some(request) = plan.pop_front() {
+            if let Err(refused) = self.submit(now, request) {
+                plan.push_front(refused);
+                break;
+            }
+            taken += 1;
+        }
+        taken
+    }
+
     /// Moves at most `budget` completions into `completions` and returns how many. Carries out nothing else.
     fn poll(&mut self, now: Now, budget: usize, completions: &mut Vec<Completion>) -> usize;
 
     /// Requests submitted and not yet returned by `poll`.
     fn in_flight(&self) -> usize;
+
+    /// The time by which `poll` has something to do though nothing woke the loop: the earliest deadline in flight, or on
+    /// the simulated device the next completion.
+    fn next_deadline(&self) -> Option<Monotonic>;
+
+    /// Tells the device that the loop is about to sleep (true) or is polling again (false): only between the two need a
+    /// completion wake it. The loop polls once more after announcing, so a completion in between is not lost.
+    fn announce_sleep(&mut self, sleeping: bool) {
+        let _ = sleeping;
+    }
+}
+
+impl<N: Namespace + ?Sized> Namespace for Box<N> {
+    fn geometry(&self) -> &Geometry {
+        (**self).geometry()
+    }
+
+    fn submit(&mut self, now: Now, request: Request) -> Result<(), Request> {
+        (**self).submit(now, request)
+    }
+
+    fn submit_plan(&mut self, now: Now, plan: &mut Plan) -> usize {
+        (**self).submit_plan(now, plan)
+    }
+
+    fn poll(&mut self, now: Now, budget: usize, completions: &mut Vec<Completion>) -> usize {
+        (**self).poll(now, budget, completions)
+    }
+
+    fn in_flight(&self) -> usize {
+        (**self).in_flight()
+    }
+
+    fn next_deadline(&self) -> Option<Monotonic> {
+        (**self).next_deadline()
+    }
+
+    fn announce_sleep(&mut self, sleeping: bool) {
+        (**self).announce_sleep(sleeping);
+    }
 }
