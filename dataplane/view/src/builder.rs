@@ -9,9 +9,15 @@ use std::sync::Arc;
 /// Why a part of the view was refused; the connection it came on is closed and opened anew, which states a whole image.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ViewError {
-    OtherCluster { ours: String, theirs: String },
+    OtherCluster {
+        ours: String,
+        theirs: String,
+    },
     /// Older than what is applied: a control plane that lags, or was put back in time.
-    Older { applied: i64, offered: i64 },
+    Older {
+        applied: i64,
+        offered: i64,
+    },
     /// A delta before any image, or an image's parts mixed with a delta's.
     OutOfOrder,
     UnknownTopic(TopicId),

@@ -57,8 +57,7 @@ impl View {
         if version != SAVED_VERSION {
             return Err(SavedViewError::OtherVersion(version));
         }
-        let (provenance, changes) =
-            postcard::from_bytes::<(Provenance, Vec<ViewChange>)>(rest).map_err(malformed)?;
+        let (provenance, changes) = postcard::from_bytes::<(Provenance, Vec<ViewChange>)>(rest).map_err(malformed)?;
         let mut builder = ViewBuilder::new(provenance.cluster_id.clone(), View::default());
         let part = ViewPart { provenance, image: true, last: true, changes };
         let view = builder.apply(part).map_err(|error| SavedViewError::Malformed(error.to_string()))?;
@@ -74,8 +73,7 @@ mod tests {
 
     #[test]
     fn a_view_survives_its_bytes() {
-        let provenance =
-            Provenance { cluster_id: "c".into(), quorum_epoch: 3, metadata_offset: 77, caught_up: true };
+        let provenance = Provenance { cluster_id: "c".into(), quorum_epoch: 3, metadata_offset: 77, caught_up: true };
         let changes = vec![
             ViewChange::Topic(ViewTopic { id: TopicId(Uuid(4)), name: "t".into(), partitions: vec![] }),
             ViewChange::Config {
