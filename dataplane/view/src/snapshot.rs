@@ -30,6 +30,9 @@ pub(crate) fn is_internal(name: &str) -> bool {
     matches!(name, "__consumer_offsets" | "__transaction_state" | "__share_group_state")
 }
 
+/// A resource's overrides, by Kafka's names.
+pub(crate) type Overrides = Vec<(String, String)>;
+
 /// Everything a session needs to know of the cluster, at one metadata offset.
 #[derive(Clone, Debug, Default)]
 pub struct View {
@@ -38,7 +41,7 @@ pub struct View {
     pub(crate) brokers: Arc<BTreeMap<NodeId, Arc<ViewBroker>>>,
     pub(crate) topics: Buckets<Arc<str>, Arc<Topic>>,
     pub(crate) names: Buckets<TopicId, Arc<str>>,
-    pub(crate) configs: Arc<BTreeMap<ConfigResource, Arc<Vec<(String, String)>>>>,
+    pub(crate) configs: Arc<BTreeMap<ConfigResource, Arc<Overrides>>>,
     pub(crate) features: Arc<(i64, Vec<(String, i16)>)>,
     pub(crate) controller: Option<NodeId>,
     pub(crate) placements: Buckets<PartitionId, CoreId>,
