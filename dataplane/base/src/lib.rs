@@ -6,15 +6,21 @@
 #![forbid(unsafe_code)]
 
 pub mod clock;
+pub mod counters;
 pub mod ids;
+pub mod limits;
 pub mod random;
+pub mod slots;
 pub mod units;
 pub mod uuid;
+pub mod wheel;
 pub mod work;
 
 pub use clock::{Monotonic, Now, WallMillis};
 pub use ids::*;
 pub use random::Random;
+pub use slots::{SlotToken, Slots};
 pub use units::*;
 pub use uuid::Uuid;
+pub use wheel::{TimerToken, Wheel};
 pub use work::Work;
