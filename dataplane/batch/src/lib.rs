@@ -9,17 +9,25 @@
 #![forbid(unsafe_code)]
 
 pub mod builder;
+pub mod check;
 pub mod compression;
 pub mod control;
 pub mod header;
+pub mod jobs;
 pub mod record;
+pub mod stream;
+pub mod time;
 mod varint;
 
 pub use builder::{BatchBuilder, BatchProducer};
+pub use check::{Checked, InvalidBatch, Origin, RecordReason, RecordRefusal, Refusal, Rules, TimestampStamp};
 pub use compression::{Codec, Compression, InflateError, inflate};
 pub use control::{ControlKind, ControlRecord, EndTransaction};
 pub use header::{
     Attributes, BatchError, BatchHeader, BatchView, Batches, HEADER_SIZE, NO_TIMESTAMP, TimestampType,
     restamp_timestamp, stamp,
 };
+pub use jobs::{CheckJob, FindTimeJob, RebuildJob};
 pub use record::{Header, HeaderView, Record, RecordError, RecordView, Records};
+pub use stream::{InflateLimits, StreamError, Walk, walk_records};
+pub use time::{FoundTime, TimeQuery, find_time};

@@ -1,0 +1,232 @@
+//! The records of a batch in any codec, one after the other, in memory that does not grow with what the batch inflates
+//! to: a window holds the record at hand and what came with it.
+
+use crate::compression::{Codec, InflateError, Inflater, grow};
+use crate::header::BatchView;
+use crate::record::{RecordError, RecordView, Records};
+use crate::varint;
+
+/// How far records are followed into compressed bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct InflateLimits {
+    /// The most that one batch may inflate to: the node's own limit, since Kafka has none.
+    pub batch_bytes_max: usize,
+    /// The topic's `max.decompressed.message.bytes`.
+    pub record_bytes_max: u32,
+}
+
+/// Why the records of a batch cannot be read.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum StreamError {
+    #[error("codec {0} does not exist")]
+    UnknownCodec(u8),
+    #[error("record {index}: {error}")]
+    Record { index: u32, error: RecordError },
+    #[error(transparent)]
+    Inflate(#[from] InflateError),
+}
+
+/// Whether a visitor wants the next record.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Walk {
+    On,
+    Enough,
+}
+
+/// Visits the records of a batch in order. The last visited without `Enough` also proves that nothing follows it and
+/// that the compressed stream is whole. Nothing is allocated for a batch without compression.
+pub fn walk_records(
+    batch: &BatchView<'_>,
+    limits: InflateLimits,
+    mut visit: impl FnMut(u32, &RecordView<'_>) -> Walk,
+) -> Result<(), StreamError> {
+    let codec = batch.codec().map_err(|unknown| StreamError::UnknownCodec(unknown.0))?;
+    if codec == Codec::None {
+        for (index, record) in (0u32..).zip(Records::new(batch.body(), batch.records_count())) {
+            let record = record.map_err(|error| StreamError::Record { index, error })?;
+            if visit(index, &record) == Walk::Enough {
+                return Ok(());
+            }
+        }
+        return Ok(());
+    }
+    let mut stream = RecordStream::new(batch, codec, limits)?;
+    let mut index = 0;
+    while let Some(record) = stream.next()? {
+        if visit(index, &record) == Walk::Enough {
+            return Ok(());
+        }
+        index += 1;
+    }
+    Ok(())
+}
+
+/// Compressed records. Not an iterator: each record borrows the window until the next is asked for.
+struct RecordStream<'a> {
+    inflater: Inflater<'a>,
+    window: Vec<u8>,
+    /// Where in the window the next record starts.
+    start: usize,
+    ended: bool,
+    count: u32,
+    index: u32,
+    limits: InflateLimits,
+}
+
+impl<'a> RecordStream<'a> {
+    fn new(batch: &BatchView<'a>, codec: Codec, limits: InflateLimits) -> Result<RecordStream<'a>, StreamError> {
+        let count = u32::try_from(batch.records_count())
+            .map_err(|_| StreamError::Record { index: 0, error: RecordError::NegativeCount })?;
+        let inflater = Inflater::new(codec, batch.body(), limits.batch_bytes_max)?;
+        Ok(RecordStream { inflater, window: Vec::new(), start: 0, ended: false, count, index: 0, limits })
+    }
+
+    fn next(&mut self) -> Result<Option<RecordView<'_>>, StreamError> {
+        if self.index == self.count {
+            return self.end().map(|()| None);
+        }
+        let size = self.load_record()?;
+        let index = self.index;
+        self.index += 1;
+        let mut bytes = &self.window[self.start..self.start + size];
+        self.start += size;
+        let record = RecordView::decode(&mut bytes).map_err(|error| StreamError::Record { index, error })?;
+        Ok(Some(record))
+    }
+
+    /// After the last record there is nothing, neither in the window nor in the stream.
+    fn end(&mut self) -> Result<(), StreamError> {
+        if self.start == self.window.len() && !self.ended {
+            self.fill()?;
+        }
+        if self.start == self.window.len() { Ok(()) } else { Err(self.wrong(RecordError::Trailing)) }
+    }
+
+    /// Brings the whole next record into the window and returns its size, its length field included.
+    fn load_record(&mut self) -> Result<usize, StreamError> {
+        loop {
+            let ready = &self.window[self.start..];
+            let mut rest = ready;
+            match varint::read_i32(&mut rest) {
+                Ok(length) => {
+                    let length = u32::try_from(length).map_err(|_| self.wrong(RecordError::NegativeLength))?;
+                    let most = self.limits.record_bytes_max;
+                    if length > most {
+                        return Err(self.wrong(RecordError::TooLarge { size: length, most }));
+                    }
+                    let size = (ready.len() - rest.len()).saturating_add(length as usize);
+                    if size <= ready.len() {
+                        return Ok(size);
+                    }
+                    if self.ended {
+                        return Err(self.wrong(RecordError::Short));
+                    }
+                }
+                Err(_) if self.ended || ready.len() >= LENGTH_SIZE_MAX => return Err(self.wrong(RecordError::Varint)),
+                Err(_) => {}
+            }
+            self.fill()?;
+        }
+    }
+
+    /// Reads on, after making room by dropping the records that were visited. The window grows only by bytes that are
+    /// there, so a record that claims to be huge costs nothing.
+    fn fill(&mut self) -> Result<(), StreamError> {
+        self.window.drain(..self.start);
+        self.start = 0;
+        let end = self.window.len();
+        grow(&mut self.window, self.limits.batch_bytes_max);
+        let read = self.inflater.read(&mut self.window[end..])?;
+        self.window.truncate(end + read);
+        self.ended = read == 0;
+        Ok(())
+    }
+
+    fn wrong(&self, error: RecordError) -> StreamError {
+        StreamError::Record { index: self.index, error }
+    }
+}
+
+/// A record's length is a varint of at most five bytes.
+const LENGTH_SIZE_MAX: usize = 5;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::builder::BatchBuilder;
+    use base::WallMillis;
+
+    const LIMITS: InflateLimits = InflateLimits { batch_bytes_max: 8 << 20, record_bytes_max: u32::MAX };
+
+    fn batch(codec: Codec, values: &[usize]) -> Vec<u8> {
+        let mut builder = BatchBuilder::new();
+        builder.compression(codec.into());
+        for (i, size) in values.iter().enumerate() {
+            builder.append(WallMillis(i as i64), None, Some(&vec![i as u8; *size]), &[]);
+        }
+        builder.build()
+    }
+
+    fn sizes(bytes: &[u8], limits: InflateLimits) -> Result<Vec<usize>, StreamError> {
+        let (view, _) = BatchView::parse(bytes).expect("a framed batch");
+        let mut sizes = Vec::new();
+        walk_records(&view, limits, |index, record| {
+            assert_eq!(index as usize, sizes.len());
+            sizes.push(record.value.expect("a value").len());
+            Walk::On
+        })?;
+        Ok(sizes)
+    }
+
+    #[test]
+    fn records_smaller_and_larger_than_the_window_are_visited() {
+        for codec in Codec::ALL {
+            let values = [0, 1, 200_000, 3, 16 * 1024, 70_000, 1, 1];
+            assert_eq!(sizes(&batch(codec, &values), LIMITS).as_deref(), Ok(&values[..]), "{codec:?}");
+            assert_eq!(sizes(&batch(codec, &[]), LIMITS).as_deref(), Ok(&[][..]), "{codec:?}");
+        }
+    }
+
+    #[test]
+    fn a_wrong_count_is_found_in_every_codec() {
+        for codec in Codec::ALL {
+            let mut bytes = batch(codec, &[5, 6]);
+            for (count, wanted) in [(1u8, RecordError::Trailing), (3, RecordError::Varint)] {
+                bytes[60] = count;
+                let found = sizes(&bytes, LIMITS);
+                let Err(StreamError::Record { error, index }) = found else { panic!("{codec:?}: {found:?}") };
+                assert_eq!(error, wanted, "{codec:?}");
+                // Without compression the last record is refused, in a stream what is found after it.
+                let last = u32::from(count - 1);
+                assert!(index == last || index == last + 1, "{codec:?}: {index}");
+            }
+        }
+    }
+
+    #[test]
+    fn limits_hold_for_a_batch_and_for_a_record() {
+        for codec in Codec::ALL.into_iter().filter(|codec| *codec != Codec::None) {
+            let bytes = batch(codec, &[1000, 2_000_000]);
+            let cap = InflateLimits { batch_bytes_max: 1 << 20, ..LIMITS };
+            assert_eq!(sizes(&bytes, cap), Err(InflateError::TooLarge { cap: 1 << 20 }.into()), "{codec:?}");
+            let small = InflateLimits { record_bytes_max: 1_500_000, ..LIMITS };
+            let found = sizes(&bytes, small);
+            assert!(
+                matches!(found, Err(StreamError::Record { index: 1, error: RecordError::TooLarge { .. } })),
+                "{found:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_visitor_may_stop() {
+        let bytes = batch(Codec::Zstd, &[1, 2, 3]);
+        let (view, _) = BatchView::parse(&bytes).expect("a framed batch");
+        let mut seen = 0;
+        let walked = walk_records(&view, LIMITS, |index, _| {
+            seen += 1;
+            if index == 1 { Walk::Enough } else { Walk::On }
+        });
+        assert_eq!((walked, seen), (Ok(()), 2));
+    }
+}
