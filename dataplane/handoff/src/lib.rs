@@ -8,6 +8,7 @@
 pub mod command;
 pub mod error;
 pub mod outcome;
+pub mod ring;
 pub mod upcall;
 
 pub use command::*;
