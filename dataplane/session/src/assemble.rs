@@ -55,11 +55,18 @@ pub struct Assembler {
 enum State {
     Size,
     /// The size is known; `received` holds what came of the frame.
-    Body { size: usize },
+    Body {
+        size: usize,
+    },
     /// A buffer of the frame is with the network.
-    Filling { size: usize },
+    Filling {
+        size: usize,
+    },
     /// A buffer came back full but short of the frame, and there was no memory to go on.
-    Growing { size: usize, buffer: Buffer },
+    Growing {
+        size: usize,
+        buffer: Buffer,
+    },
 }
 
 impl Assembler {
@@ -116,12 +123,20 @@ impl Assembler {
                     Some(size) => self.state = State::Body { size },
                     None => return Ok(Assembled::Incomplete),
                 },
-                State::Body { size } => return Ok(self.take_body(arena, size)),
+                State::Body { size } => {
+                    if let Some(assembled) = self.take_body(arena, size) {
+                        return Ok(assembled);
+                    }
+                }
                 State::Growing { size, buffer } if buffer.len() >= size => {
                     assert_eq!(buffer.len(), size, "a target never reaches past its frame");
                     return Ok(Assembled::Frame(buffer.freeze()));
                 }
-                State::Growing { size, buffer } => return Ok(self.grow(arena, size, buffer)),
+                State::Growing { size, buffer } => {
+                    if let Some(assembled) = self.grow(arena, size, buffer) {
+                        return Ok(assembled);
+                    }
+                }
                 State::Filling { size } => {
                     self.state = State::Filling { size };
                     return Ok(Assembled::Incomplete);
@@ -146,30 +161,31 @@ impl Assembler {
         }
     }
 
-    fn take_body(&mut self, arena: &Arena, size: usize) -> Assembled {
+    fn take_body(&mut self, arena: &Arena, size: usize) -> Option<Assembled> {
         if let Some(first) = self.received.front()
             && first.len() >= size
         {
             let frame = first.slice(0..size);
             advance(&mut self.received, size);
-            return Assembled::Frame(frame);
+            return Some(Assembled::Frame(frame));
         }
         let have = self.waiting_bytes();
-        let wanted = size.min(PARTIAL_FRAME_BYTES_FIRST.max(have.min(size) * 2));
+        // Oversized memory is mapped whole and touched as it fills.
+        let wanted = if size > self.share_bytes { size } else { size.min(PARTIAL_FRAME_BYTES_FIRST.max(have * 2)) };
         let Some(mut buffer) = self.allocate(arena, size, wanted) else {
             self.state = State::Body { size };
-            return Assembled::NoMemory;
+            return Some(Assembled::NoMemory);
         };
         buffer.truncate(wanted);
         let filled = gather(&mut self.received, &mut buffer, 0);
         self.hand_out(size, buffer, filled)
     }
 
-    fn grow(&mut self, arena: &Arena, size: usize, old: Buffer) -> Assembled {
+    fn grow(&mut self, arena: &Arena, size: usize, old: Buffer) -> Option<Assembled> {
         let wanted = size.min(old.len() * GROWTH);
         let Some(mut buffer) = self.allocate(arena, size, wanted) else {
             self.state = State::Growing { size, buffer: old };
-            return Assembled::NoMemory;
+            return Some(Assembled::NoMemory);
         };
         buffer.truncate(wanted);
         buffer[..old.len()].copy_from_slice(&old);
@@ -177,17 +193,14 @@ impl Assembler {
         self.hand_out(size, buffer, filled)
     }
 
-    fn hand_out(&mut self, size: usize, buffer: Buffer, filled: usize) -> Assembled {
-        if filled == size {
-            return Assembled::Frame(buffer.freeze());
-        }
+    /// `None` where what was received already fills the buffer: it has to grow before anything can be asked for.
+    fn hand_out(&mut self, size: usize, buffer: Buffer, filled: usize) -> Option<Assembled> {
         if filled == buffer.len() {
             self.state = State::Growing { size, buffer };
-            // What was received already fills it: `poll` goes on growing.
-            return Assembled::NoMemory;
+            return None;
         }
         self.state = State::Filling { size };
-        Assembled::Target { buffer, filled }
+        Some(Assembled::Target { buffer, filled })
     }
 
     fn allocate(&self, arena: &Arena, size: usize, wanted: usize) -> Option<Buffer> {
@@ -298,7 +311,7 @@ mod tests {
     fn a_peer_that_announces_much_and_sends_little_holds_little() {
         let arena = arena();
         let mut assembler = Assembler::new(1 << 20, 2 << 20);
-        assembler.push(BufferRef::from_vec((1 << 20i32).to_be_bytes().to_vec()));
+        assembler.push(BufferRef::from_vec((1i32 << 20).to_be_bytes().to_vec()));
         assembler.push(BufferRef::from_vec(vec![1; 10]));
         let Assembled::Target { buffer, filled } = assembler.poll(&arena).unwrap() else { panic!("a target") };
         assert_eq!((buffer.len(), filled), (PARTIAL_FRAME_BYTES_FIRST, 10));

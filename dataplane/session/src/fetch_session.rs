@@ -72,8 +72,12 @@ pub enum FetchScope {
     /// No session: every partition asked for is answered.
     Sessionless,
     /// A full fetch that wants a session; it is made when the answer is.
-    Full { privileged: bool },
-    Incremental { id: i32 },
+    Full {
+        privileged: bool,
+    },
+    Incremental {
+        id: i32,
+    },
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -153,8 +157,7 @@ impl FetchSessions {
             if id != NO_SESSION {
                 self.sessions.remove(&id);
             }
-            let scope =
-                if epoch == FINAL_EPOCH { FetchScope::Sessionless } else { FetchScope::Full { privileged } };
+            let scope = if epoch == FINAL_EPOCH { FetchScope::Sessionless } else { FetchScope::Full { privileged } };
             return Ok((scope, asked));
         }
         let session = self.sessions.get_mut(&id).ok_or(SessionError::IdNotFound)?;

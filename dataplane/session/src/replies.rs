@@ -31,7 +31,10 @@ enum Reply {
 pub enum Next {
     Send(BufferRef),
     /// Ask the owner for these stretches; the pieces go in by `on_window`.
-    Fetch { stretches: Vec<Stretch>, bytes_max: u32 },
+    Fetch {
+        stretches: Vec<Stretch>,
+        bytes_max: u32,
+    },
     Close,
     Nothing,
 }
