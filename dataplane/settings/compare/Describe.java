@@ -10,16 +10,19 @@ import java.util.concurrent.ExecutionException;
 import org.apache.kafka.clients.admin.Admin;
 import org.apache.kafka.clients.admin.AlterConfigOp;
 import org.apache.kafka.clients.admin.ConfigEntry;
+import org.apache.kafka.clients.admin.CreateTopicsResult;
 import org.apache.kafka.clients.admin.DescribeConfigsOptions;
 import org.apache.kafka.clients.admin.NewTopic;
 import org.apache.kafka.common.config.ConfigResource;
 
 /**
- * Asks a running Apache Kafka 4.4 node what it answers to DescribeConfigs and IncrementalAlterConfigs and writes that
- * down for the tests in ../tests. Usage: Describe BOOTSTRAP SERVER_PROPERTIES CASES OUTPUT_FOLDER
+ * Asks a running Apache Kafka 4.4 node what it answers to DescribeConfigs, CreateTopics and IncrementalAlterConfigs and
+ * writes that down for the tests in ../tests. Usage: Describe BOOTSTRAP SERVER_PROPERTIES CASES OUTPUT_FOLDER
  *
  * describe.txt: "P|name|value" the node's file; "D|resource|op|name|value" a change that was made; "R|type|name" a
- * resource; "E|name|value|source|read only|sensitive|type" an entry; "S|name|value|source" a synonym of the entry above.
+ * resource; "E|name|value|source|read only|sensitive|type" an entry; "S|name|value|source" a synonym of the entry above;
+ * "C|topic" a topic was created, "O|name|value" with this setting, "T|name|value|source|read only|sensitive" and was
+ * answered with this one.
  * errors.txt: a case of CASES (type|resource|op|name|value) followed by "|" error "|" message.
  * A value is "~" for null, else "=" and the text.
  */
@@ -36,9 +39,9 @@ public class Describe {
             file.load(Files.newBufferedReader(Path.of(args[1])));
             for (String name : new java.util.TreeSet<>(file.stringPropertyNames()))
                 lines.add("P|" + name + "|" + file.getProperty(name));
-            admin.createTopics(List.of(new NewTopic("fresh", 1, (short) 1), new NewTopic("tuned", 1, (short) 1)
-                .configs(Map.of("retention.ms", "1000", "cleanup.policy", "delete, compact", "max.message.bytes", "2000000",
-                    "min.cleanable.dirty.ratio", "0.25")))).all().get();
+            create(admin, "fresh", Map.of());
+            create(admin, "tuned", Map.of("retention.ms", "1000", "cleanup.policy", "delete, compact",
+                "max.message.bytes", "2000000", "min.cleanable.dirty.ratio", "0.25"));
             describe(admin, ConfigResource.Type.TOPIC, "fresh");
             describe(admin, ConfigResource.Type.TOPIC, "tuned");
             describe(admin, ConfigResource.Type.BROKER, "1");
@@ -59,6 +62,7 @@ public class Describe {
             change(admin, ConfigResource.Type.GROUP, "some-group", "consumer.session.timeout.ms", "50000");
             change(admin, ConfigResource.Type.CLIENT_METRICS, "some-metrics", "metrics", "org.apache, *");
             settle(admin);
+            create(admin, "late", Map.of("segment.bytes", "1048576"));
             describe(admin, ConfigResource.Type.TOPIC, "fresh");
             describe(admin, ConfigResource.Type.TOPIC, "tuned");
             describe(admin, ConfigResource.Type.BROKER, "1");
@@ -84,6 +88,15 @@ public class Describe {
             for (ConfigEntry.ConfigSynonym synonym : entry.synonyms())
                 lines.add(String.join("|", "S", synonym.name(), text(synonym.value()), synonym.source().toString()));
         });
+    }
+
+    static void create(Admin admin, String name, Map<String, String> configs) throws Exception {
+        CreateTopicsResult result = admin.createTopics(List.of(new NewTopic(name, 1, (short) 1).configs(configs)));
+        lines.add("C|" + name);
+        for (String setting : new java.util.TreeSet<>(configs.keySet())) lines.add("O|" + setting + "|" + configs.get(setting));
+        result.config(name).get().entries().stream().sorted(Comparator.comparing(ConfigEntry::name)).forEach(entry ->
+            lines.add(String.join("|", "T", entry.name(), text(entry.value()), entry.source().toString(),
+                String.valueOf(entry.isReadOnly()), String.valueOf(entry.isSensitive()))));
     }
 
     static void change(Admin admin, ConfigResource.Type type, String resource, String name, String value) throws Exception {

@@ -5,17 +5,12 @@ use crate::broker::{BrokerSettings, Layer, LayerRefusal, Texts, check_dynamic_va
 use crate::catalog::Catalog;
 use crate::java::split_dropping_trailing;
 use crate::kind::{Kind, Scope};
-use crate::status::Status;
-use crate::value::{Refusal, Value};
+use crate::reconfigure::{ensure_reconfigurable, ensure_within_pollux};
+use crate::value::Refusal;
 use std::collections::BTreeSet;
 
 /// The longest value a record of the metadata log may carry, in Java's characters.
 const VALUE_LENGTH_MAX: usize = 32_767;
-/// Threads that Kafka lets grow or shrink by a factor of two at once.
-const THREADS: [&str; 4] =
-    ["background.threads", "num.io.threads", "num.recovery.threads.per.data.dir", "num.replica.fetchers"];
-/// What Kafka may change while it runs and Pollux may not.
-const FIXED_WHILE_RUNNING: [&str; 2] = ["listener.security.protocol.map", "listeners"];
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Operation {
@@ -93,6 +88,14 @@ pub fn apply_changes(
     Ok(result)
 }
 
+/// The changes that make a resource's settings exactly `given`, which is what the older AlterConfigs asks for.
+pub fn replacement<'a>(stored: &'a Texts, given: &[(&'a str, Option<&'a str>)]) -> Vec<Change<'a>> {
+    let set = given.iter().map(|(name, value)| Change { name, operation: Operation::Set, value: *value });
+    let kept = |name: &str| given.iter().any(|(given, _)| *given == name);
+    let gone = stored.keys().filter(|name| !kept(name));
+    set.chain(gone.map(|name| Change { name, operation: Operation::Delete, value: None })).collect()
+}
+
 /// What every request must satisfy, whatever the resource.
 fn ensure_well_formed(changes: &[Change<'_>]) -> Result<(), Refusal> {
     let names: BTreeSet<&str> = changes.iter().map(|change| change.name).collect();
@@ -136,7 +139,7 @@ pub fn check_broker_change(broker: &BrokerSettings, own: bool, changes: &[Change
     }
     let (cluster, mine) = if own { (broker.cluster().clone(), layer) } else { (layer, broker.own().clone()) };
     let tried = broker.tried_with(cluster, mine).map_err(|error| Refusal::request(error.0))?;
-    ensure_threads(broker, &tried)?;
+    ensure_reconfigurable(broker, &tried)?;
     ensure_within_pollux(broker, &tried)
 }
 
@@ -174,53 +177,6 @@ fn ensure_allowed(layer: &Texts, at: Layer) -> Result<(), Refusal> {
         if !breaking.is_empty() {
             return Err(Refusal::request(format!("{}: [{}]", refusal.message(), breaking.join(", "))));
         }
-    }
-    Ok(())
-}
-
-fn ensure_threads(before: &BrokerSettings, after: &BrokerSettings) -> Result<(), Refusal> {
-    let number = |broker: &BrokerSettings, name: &str| broker.value(name).and_then(Value::as_integer).unwrap_or(0);
-    let refuse = |why: String| {
-        let wrapped = format!("Invalid value org.apache.kafka.common.config.ConfigException: {why} for configuration ");
-        Err(Refusal::request(wrapped + "Invalid dynamic configuration"))
-    };
-    for name in THREADS {
-        let (old, new) = (number(before, name), number(after, name));
-        let failed = format!("Dynamic thread count update validation failed for {name}={new}");
-        if new == old {
-            continue;
-        }
-        if new < old / 2 {
-            return refuse(format!("{failed}, value should be at least half the current value {old}"));
-        }
-        if new > old * 2 {
-            return refuse(format!("{failed}, value should not be greater than double the current value {old}"));
-        }
-    }
-    let (old, new) = (number(before, "log.cleaner.threads"), number(after, "log.cleaner.threads"));
-    if new < old / 2 {
-        return refuse(format!("Log cleaner threads cannot be reduced to less than half the current value {old}"));
-    }
-    if new > old * 2 {
-        return refuse(format!("Log cleaner threads cannot be increased to more than double the current value {old}"));
-    }
-    Ok(())
-}
-
-/// What Kafka would take and Pollux must not pretend to.
-fn ensure_within_pollux(before: &BrokerSettings, after: &BrokerSettings) -> Result<(), Refusal> {
-    for setting in Catalog::get().settings(Scope::Broker) {
-        let (old, new) = (before.value(setting.name), after.value(setting.name));
-        if old == new {
-            continue;
-        }
-        let why = match setting.status {
-            Status::Refused { why } => why,
-            _ if FIXED_WHILE_RUNNING.contains(&setting.name) => "it takes effect at a start only",
-            _ => continue,
-        };
-        let text = new.map_or_else(String::new, Value::message_text);
-        return Err(Refusal::request(format!("Invalid value {text} for configuration {}: {why}", setting.name)));
     }
     Ok(())
 }
@@ -274,6 +230,14 @@ mod tests {
         assert_eq!(apply_changes(Scope::Broker, &stored, &same).unwrap().len(), 1);
         let gone = Change { name: "segment.ms", operation: Operation::Delete, value: None };
         assert_eq!(apply_changes(Scope::Topic, &stored, &[gone]).unwrap(), []);
+    }
+
+    #[test]
+    fn a_replacement_deletes_what_is_not_given() {
+        let stored = texts(&[("a", "1"), ("b", "2")]);
+        let changes = replacement(&stored, &[("b", Some("3"))]);
+        let gone = Change { name: "a", operation: Operation::Delete, value: None };
+        assert_eq!(changes, [change("b", Operation::Set, "3"), gone]);
     }
 
     #[test]

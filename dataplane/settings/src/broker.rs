@@ -1,6 +1,7 @@
 //! The settings one broker obeys: its file, below the cluster's dynamic defaults, below its own dynamic settings.
 
-use crate::catalog::{Catalog, Default, Setting, listener_suffix};
+use crate::catalog::{Catalog, DefaultValue, Setting, listener_suffix};
+use crate::consistent::{connections_per_ip, ensure_consistent};
 #[cfg(test)]
 use crate::kind::Kind;
 use crate::kind::{Mutability, Scope};
@@ -54,7 +55,7 @@ impl BrokerSettings {
     pub fn from_file(file: &Texts) -> Result<BrokerSettings, Invalid> {
         let mut file = file.clone();
         populate_node_id(&mut file);
-        BrokerSettings::build(file, Texts::new(), Texts::new())
+        BrokerSettings::build(file, Texts::new(), Texts::new(), Capped::No)
     }
 
     /// The same file under other dynamic settings. What Kafka would not obey is left out and named; if the rest
@@ -63,7 +64,7 @@ impl BrokerSettings {
         let mut ignored = Vec::new();
         let cluster = obeyed(cluster, Layer::Cluster, &mut ignored);
         let own = obeyed(own, Layer::Own, &mut ignored);
-        match BrokerSettings::build(self.inner.file.clone(), cluster, own) {
+        match BrokerSettings::build(self.inner.file.clone(), cluster, own, Capped::Yes) {
             Ok(settings) => (settings, ignored),
             Err(error) => {
                 ignored.push(Ignored { name: "(all dynamic settings)".to_owned(), why: error.0 });
@@ -72,27 +73,29 @@ impl BrokerSettings {
         }
     }
 
-    /// What `with_dynamic` would build, with a contradiction reported: for validation.
+    /// What `with_dynamic` would build, with a contradiction reported and nothing capped: for validation.
     pub(crate) fn tried_with(&self, cluster: Texts, own: Texts) -> Result<BrokerSettings, Invalid> {
-        BrokerSettings::build(self.inner.file.clone(), cluster, own)
+        BrokerSettings::build(self.inner.file.clone(), cluster, own, Capped::No)
     }
 
-    fn build(file: Texts, cluster: Texts, own: Texts) -> Result<BrokerSettings, Invalid> {
+    fn build(file: Texts, cluster: Texts, own: Texts, capped: Capped) -> Result<BrokerSettings, Invalid> {
         let mut merged = file.clone();
         overlay(&mut merged, &cluster);
         overlay(&mut merged, &own);
-        clamp_assignment_intervals(&mut merged);
+        if capped == Capped::Yes {
+            clamp_assignment_intervals(&mut merged);
+        }
         let catalog = Catalog::get();
         let parse = |setting: &Setting| match (merged.get(setting.name), &setting.default) {
             (Some(text), _) => setting.parse(text),
-            (None, Default::Value(value)) => Ok(value.clone()),
-            (None, Default::Required) => {
+            (None, DefaultValue::Value(value)) => Ok(value.clone()),
+            (None, DefaultValue::Required) => {
                 Err(Invalid(format!("Missing required configuration \"{}\" which has no default value.", setting.name)))
             }
         };
         let values = catalog.settings(Scope::Broker).iter().map(parse).collect::<Result<Vec<Value>, Invalid>>()?;
         let find = |name: &str| catalog.position(Scope::Broker, name).map_or(&Value::Null, |at| &values[at]);
-        ensure_consistent(&find)?;
+        ensure_consistent(&find, &merged)?;
         let typed = BrokerValues::from_values(&find);
         let topic_defaults = topic::defaults(&find);
         Ok(BrokerSettings { inner: Arc::new(Inner { file, cluster, own, merged, values, typed, topic_defaults }) })
@@ -111,6 +114,12 @@ impl BrokerSettings {
     /// The effective text under a broker's name; none for null and for other types.
     pub fn text(&self, name: &str) -> Option<&str> {
         self.value(name).and_then(Value::as_text)
+    }
+
+    /// How many connections single addresses may have, where that differs from max.connections.per.ip.
+    pub fn connections_per_ip(&self) -> Vec<(String, i32)> {
+        let overrides = self.text("max.connections.per.ip.overrides").unwrap_or_default();
+        connections_per_ip(overrides).unwrap_or_default()
     }
 
     /// What the dataplane and the coordinators read all the time.
@@ -162,7 +171,14 @@ fn overlay(merged: &mut Texts, layer: &Texts) {
     }
 }
 
-/// Kafka caps these three to their own bounds instead of refusing them.
+/// Whether dynamic assignment intervals outside their bounds are brought inside: where stored ones are applied.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Capped {
+    Yes,
+    No,
+}
+
+/// Stored values may have come to lie outside bounds that a later start set; Kafka then caps instead of refusing.
 fn clamp_assignment_intervals(merged: &mut Texts) {
     let catalog = Catalog::get();
     for group in ["consumer", "share", "streams"] {
@@ -255,83 +271,6 @@ fn obeyed(stored: &Texts, layer: Layer, ignored: &mut Vec<Ignored>) -> Texts {
         ignored.push(Ignored { name: name.clone(), why });
     }
     result
-}
-
-/// The rules between a broker's values, with Kafka's words.
-fn ensure_consistent<'a>(find: &dyn Fn(&str) -> &'a Value) -> Result<(), Invalid> {
-    let number = |name: &str| find(name).as_integer().unwrap_or(-1);
-    let require =
-        |holds: bool, why: &str| if holds { Ok(()) } else { Err(Invalid(format!("requirement failed: {why}"))) };
-    if number("node.id") != number("broker.id") && number("broker.id") != -1 {
-        let why = "`node.id` and `broker.id` must be set to the same value. `broker.id` is deprecated, please use `node.id` instead.";
-        return Err(Invalid(why.to_owned()));
-    }
-    let topic = |name: &str| topic::default_number(name, find);
-    require(topic("segment.ms") >= 1, "log.roll.ms must be greater than or equal to 1")?;
-    require(topic("segment.jitter.ms") >= 0, "log.roll.jitter.ms must be greater than or equal to 0")?;
-    let retention = topic("retention.ms");
-    require(
-        retention >= 1 || retention == -1,
-        "log.retention.ms must be unlimited (-1) or, greater than or equal to 1",
-    )?;
-    let threads = number("log.cleaner.threads");
-    if threads == 0 {
-        // Kafka divides by it.
-        return Err(Invalid("/ by zero".to_owned()));
-    }
-    let share = number("log.cleaner.dedupe.buffer.size") / threads;
-    require(share > 1 << 20, "log.cleaner.dedupe.buffer.size must be at least 1MB per cleaner thread.")?;
-    let wait = number("replica.fetch.wait.max.ms");
-    require(
-        wait <= number("replica.socket.timeout.ms"),
-        "replica.socket.timeout.ms should always be at least replica.fetch.wait.max.ms to prevent unnecessary socket timeouts",
-    )?;
-    require(
-        wait <= number("replica.lag.time.max.ms"),
-        "replica.fetch.wait.max.ms should always be less than or equal to replica.lag.time.max.ms to prevent frequent changes in ISR",
-    )?;
-    ensure_connections(find, &require)?;
-    let cordoned = find("cordoned.log.dirs").as_list().unwrap_or_default();
-    let wildcard = cordoned.iter().any(|entry| entry == "*");
-    require(!wildcard || cordoned.len() == 1, "When cordoned.log.dirs is set to *, it must not contain other values")?;
-    let known = log_dirs(find);
-    let unknown: Vec<&str> =
-        cordoned.iter().filter(|dir| *dir != "*" && !known.contains(dir)).map(String::as_str).collect();
-    let why = format!(
-        "All entries in cordoned.log.dirs must be present in log.dirs or log.dir. Missing entries : {}",
-        unknown.join(", ")
-    );
-    require(unknown.is_empty(), &why)
-}
-
-fn ensure_connections<'a>(
-    find: &dyn Fn(&str) -> &'a Value,
-    require: &dyn Fn(bool, &str) -> Result<(), Invalid>,
-) -> Result<(), Invalid> {
-    let number = |name: &str| find(name).as_integer().unwrap_or(-1);
-    let queued = number("queued.max.request.bytes");
-    require(
-        queued <= 0 || queued >= number("socket.request.max.bytes"),
-        "queued.max.request.bytes must be larger or equal to socket.request.max.bytes",
-    )?;
-    let overrides = find("max.connections.per.ip.overrides").as_text().unwrap_or_default();
-    require(
-        number("max.connections.per.ip") != 0 || !overrides.is_empty(),
-        "max.connections.per.ip can be set to zero only if max.connections.per.ip.overrides property is set.",
-    )?;
-    let idle = number("connections.max.idle.ms");
-    let delay = number("connection.failed.authentication.delay.ms");
-    let why = format!(
-        "connection.failed.authentication.delay.ms={delay} should always be less than connections.max.idle.ms={idle} to \
-         prevent failed authentication responses from timing out"
-    );
-    require(idle < 0 || delay < idle, &why)
-}
-
-fn log_dirs<'a>(find: &dyn Fn(&str) -> &'a Value) -> Vec<String> {
-    let several = find("log.dirs");
-    let text = several.as_text().or_else(|| find("log.dir").as_text()).unwrap_or_default();
-    several.as_list().map_or_else(|| crate::java::split_list(text), <[String]>::to_vec)
 }
 
 /// What a typed field of `BrokerValues` is made of.
@@ -457,7 +396,7 @@ mod tests {
             // A SHORT fits an i32 field.
             let same = setting.kind == *kind || (setting.kind == Kind::Short && *kind == Kind::Int);
             assert!(same, "{name} is {}", setting.kind.name());
-            assert!(setting.default != Default::Value(Value::Null), "{name} may be null");
+            assert!(setting.default != DefaultValue::Value(Value::Null), "{name} may be null");
         }
     }
 
@@ -493,9 +432,21 @@ mod tests {
     }
 
     #[test]
-    fn assignment_intervals_are_capped() {
-        let broker = BrokerSettings::from_file(&minimal(&[("group.share.assignment.interval.ms", "99999")])).unwrap();
-        assert_eq!(broker.value("group.share.assignment.interval.ms"), Some(&Value::Int(15_000)));
+    fn stored_assignment_intervals_are_capped_and_others_refused() {
+        let name = "group.share.assignment.interval.ms";
+        let broker = BrokerSettings::from_file(&minimal(&[])).unwrap();
+        let (dynamic, _) = broker.with_dynamic(&texts(&[(name, "99999")]), &Texts::new());
+        assert_eq!(dynamic.value(name), Some(&Value::Int(15_000)));
+        let error = BrokerSettings::from_file(&minimal(&[(name, "99999")])).unwrap_err().0;
+        assert_eq!(error, format!("{name} must be less than or equal to group.share.max.assignment.interval.ms"));
+    }
+
+    #[test]
+    fn connections_of_single_addresses() {
+        let broker =
+            BrokerSettings::from_file(&minimal(&[("max.connections.per.ip.overrides", "a:5 , [::1]:6")])).unwrap();
+        assert_eq!(broker.connections_per_ip(), [("a".to_owned(), 5), ("[::1]".to_owned(), 6)]);
+        assert!(BrokerSettings::from_file(&minimal(&[("max.connections.per.ip.overrides", "a:x")])).is_err());
     }
 
     #[test]

@@ -10,7 +10,7 @@ static CATALOG: LazyLock<Catalog> = LazyLock::new(Catalog::decode);
 
 /// What a setting is when nobody set it.
 #[derive(Clone, PartialEq, Debug)]
-pub enum Default {
+pub enum DefaultValue {
     /// It must be set.
     Required,
     Value(Value),
@@ -38,7 +38,7 @@ pub struct Setting {
     pub listener_cluster_wide: bool,
     /// Ends a name of the form `listener.name.NAME.MECHANISM.SETTING`.
     pub mechanism: bool,
-    pub default: Default,
+    pub default: DefaultValue,
     /// The default as Kafka prints it; none for null and for a required setting.
     pub default_text: Option<&'static str>,
     pub check: Check,
@@ -66,8 +66,8 @@ impl Setting {
 
     pub fn default_value(&self) -> Value {
         match &self.default {
-            Default::Required => Value::Null,
-            Default::Value(value) => value.clone(),
+            DefaultValue::Required => Value::Null,
+            DefaultValue::Value(value) => value.clone(),
         }
     }
 
@@ -174,9 +174,9 @@ fn decode_line(scope: Scope, line: &'static str) -> Option<(&'static str, Settin
     let kind = Kind::named(kind)?;
     let default_text = default.strip_prefix('=');
     let default = match default_text {
-        Some(text) => Default::Value(Value::parse(name, text, kind).ok()?),
-        None if default == "~" => Default::Value(Value::Null),
-        None => Default::Required,
+        Some(text) => DefaultValue::Value(Value::parse(name, text, kind).ok()?),
+        None if default == "~" => DefaultValue::Value(Value::Null),
+        None => DefaultValue::Required,
     };
     let mutability = match scope {
         Scope::Broker if flags.contains(['c', 'q']) => Mutability::ClusterWide,

@@ -76,6 +76,40 @@ pub fn describe_topic(overrides: &Texts, broker: &BrokerSettings) -> Result<Vec<
     Ok(entries)
 }
 
+/// What CreateTopics answers for a new topic: no synonyms, the source by the finest layer that any synonym is set in,
+/// and texts as they were written.
+pub fn describe_created_topic(overrides: &Texts, broker: &BrokerSettings) -> Vec<Entry> {
+    let layers = [
+        (broker.own(), Source::DynamicBroker),
+        (broker.cluster(), Source::DynamicDefaultBroker),
+        (broker.file(), Source::StaticBroker),
+    ];
+    let listed = |setting: &&'static Setting| !setting.internal || overrides.contains_key(setting.name);
+    let settings = Catalog::get().settings(Scope::Topic).iter().filter(listed);
+    let entry = |setting: &'static Setting| {
+        let set = || Some((overrides.get(setting.name)?.clone(), Source::DynamicTopic));
+        let inherited = |(layer, source): &(&Texts, Source)| {
+            let synonym = setting.synonyms.iter().find_map(|one| Some((layer.get(one.name)?, one.factor)));
+            synonym.map(|(text, factor)| (in_milliseconds(text, factor), *source))
+        };
+        let found = set().or_else(|| layers.iter().find_map(inherited));
+        let mut entry = Entry::of(setting, &setting.default_value(), Vec::new());
+        if let Some((text, source)) = found {
+            (entry.value, entry.source) = (Some(text), source);
+        }
+        entry
+    };
+    settings.map(entry).collect()
+}
+
+/// A text in a coarser unit, turned into milliseconds; any other text stays as it is.
+fn in_milliseconds(text: &str, factor: i64) -> String {
+    match crate::java::trim(text).parse::<i64>() {
+        Ok(number) if factor != 1 => number.saturating_mul(factor).to_string(),
+        _ => text.to_owned(),
+    }
+}
+
 /// This broker by its id: everything, defaults too.
 pub fn describe_broker(broker: &BrokerSettings) -> Vec<Entry> {
     let catalog = Catalog::get();

@@ -17,28 +17,30 @@ mod catalog;
 mod check;
 mod config;
 mod config_file;
+mod consistent;
 mod describe;
 mod java;
 mod kind;
 mod listeners;
 mod markdown;
 mod own;
+mod reconfigure;
 mod resource;
 mod status;
 mod topic;
 mod validate;
 mod value;
 
-pub use alter::{Change, Operation, apply_changes, check_broker_change, controller_refusal};
+pub use alter::{Change, Operation, apply_changes, check_broker_change, controller_refusal, replacement};
 pub use broker::{BrokerSettings, BrokerValues, Ignored, Texts};
-pub use catalog::{Catalog, Default, Setting, Synonym};
+pub use catalog::{Catalog, DefaultValue, Setting, Synonym};
 pub use check::Check;
 pub use config::{Cores, Durability, IoEngine, NodeConfig, NodeOptions};
 pub use config::{DataOptions, NetworkOptions, SyncMethod};
 pub use config_file::{ConfigError, Place};
 pub use describe::{
-    Entry, SynonymEntry, describe_broker, describe_client_metrics, describe_cluster_default, describe_group,
-    describe_topic,
+    Entry, SynonymEntry, describe_broker, describe_client_metrics, describe_cluster_default, describe_created_topic,
+    describe_group, describe_topic,
 };
 pub use kind::{Importance, Kind, Mutability, Scope, Source};
 pub use listeners::Listener;

@@ -1,6 +1,6 @@
 //! The README's lists of settings.
 
-use crate::catalog::{Catalog, Default};
+use crate::catalog::{Catalog, DefaultValue};
 use crate::kind::Scope;
 use crate::own::OWN_SETTINGS;
 use crate::status::Status;
@@ -17,7 +17,7 @@ pub fn settings_markdown(scope: Scope) -> String {
     );
     for setting in settings {
         let default = match (&setting.default, setting.default_text) {
-            (Default::Required, _) => "(required)".to_owned(),
+            (DefaultValue::Required, _) => "(required)".to_owned(),
             (_, None) => "null".to_owned(),
             (_, Some("")) => "(empty)".to_owned(),
             (_, Some(default)) => format!("`{default}`"),

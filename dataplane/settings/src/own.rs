@@ -108,3 +108,15 @@ pub const OWN_SETTINGS: [OwnSetting; 16] = [
         "Memory for index blocks of closed extents and the newest entries.",
     ),
 ];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_key_alone_names_one_setting() {
+        for own in &OWN_SETTINGS {
+            assert_eq!(OWN_SETTINGS.iter().filter(|other| other.key == own.key).count(), 1, "{}", own.key);
+        }
+    }
+}

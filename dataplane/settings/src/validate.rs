@@ -39,6 +39,42 @@ pub fn validate_topic_overrides(
     Ok(())
 }
 
+/// Local retention may be neither unlimited nor longer where the whole retention is bounded.
+pub(crate) fn ensure_local_retention(
+    (whole_name, whole): (&str, i64),
+    (name, local): (&str, i64),
+) -> Result<(), Invalid> {
+    if whole < 0 || local == -2 {
+        return Ok(());
+    }
+    if local == -1 {
+        return Err(Invalid::value(
+            name,
+            "-1",
+            &format!("Value must not be -1 as {whole_name} value is set as {whole}."),
+        ));
+    }
+    if local > whole {
+        let why = format!("Value must not be more than {whole_name} property value: {whole}");
+        return Err(Invalid::value(name, &local.to_string(), &why));
+    }
+    Ok(())
+}
+
+/// What is not yet copied away must still be held.
+pub(crate) fn ensure_copy_lag(
+    (name, lag): (&str, i64),
+    (local_name, local): (&str, i64),
+    whole: i64,
+) -> Result<(), Invalid> {
+    let effective = if local == -2 { whole } else { local };
+    if lag > 0 && effective >= 0 && lag > effective {
+        let why = format!("Value must not exceed {local_name} (effective value: {effective})");
+        return Err(Invalid::value(name, &lag.to_string(), &why));
+    }
+    Ok(())
+}
+
 struct Topic<'a> {
     find: &'a dyn Fn(&str) -> &'a Value,
 }
@@ -83,33 +119,15 @@ impl Topic<'_> {
         Ok(())
     }
 
-    /// Local retention may be neither unlimited nor longer where the whole retention is bounded.
     fn ensure_local(&self, unit: &str) -> Result<(), Invalid> {
-        let (whole_name, name) = (format!("retention.{unit}"), format!("local.retention.{unit}"));
-        let (whole, local) = (self.number(&whole_name), self.number(&name));
-        if whole == -1 || local == -2 {
-            return Ok(());
-        }
-        if local == -1 {
-            let why = format!("Value must not be -1 as {whole_name} value is set as {whole}.");
-            return Err(Invalid::value(&name, "-1", &why));
-        }
-        if local > whole {
-            let why = format!("Value must not be more than {whole_name} property value: {whole}");
-            return Err(Invalid::value(&name, &local.to_string(), &why));
-        }
-        Ok(())
+        let (whole, local) = (format!("retention.{unit}"), format!("local.retention.{unit}"));
+        ensure_local_retention((&whole, self.number(&whole)), (&local, self.number(&local)))
     }
 
     fn ensure_copy_lag(&self, unit: &str) -> Result<(), Invalid> {
-        let (name, local_name) = (format!("remote.copy.lag.{unit}"), format!("local.retention.{unit}"));
-        let (lag, local) = (self.number(&name), self.number(&local_name));
-        let effective = if local == -2 { self.number(&format!("retention.{unit}")) } else { local };
-        if lag > 0 && effective >= 0 && lag > effective {
-            let why = format!("Value must not exceed {local_name} (effective value: {effective})");
-            return Err(Invalid::value(&name, &lag.to_string(), &why));
-        }
-        Ok(())
+        let (lag, local) = (format!("remote.copy.lag.{unit}"), format!("local.retention.{unit}"));
+        let whole = self.number(&format!("retention.{unit}"));
+        ensure_copy_lag((&lag, self.number(&lag)), (&local, self.number(&local)), whole)
     }
 
     fn ensure_same_retention(&self, unit: &str) -> Result<(), Refusal> {

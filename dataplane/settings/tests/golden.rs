@@ -3,8 +3,8 @@
 
 use settings::{
     BrokerSettings, Change, Entry, Operation, Refusal, RefusalKind, Scope, Texts, apply_changes, check_broker_change,
-    controller_refusal, describe_broker, describe_client_metrics, describe_cluster_default, describe_group,
-    describe_topic, validate_client_metrics, validate_group_overrides, validate_topic_overrides,
+    controller_refusal, describe_broker, describe_client_metrics, describe_cluster_default, describe_created_topic,
+    describe_group, describe_topic, validate_client_metrics, validate_group_overrides, validate_topic_overrides,
 };
 use std::collections::BTreeMap;
 
@@ -23,19 +23,12 @@ fn texts(pairs: &[(&str, &str)]) -> Texts {
 }
 
 impl Node {
-    /// The node as Describe.java found it: its file, the topics that the program made, and the one cluster default that
-    /// formatting with eligible leader replicas writes.
+    /// The node as Describe.java found it: its file, and the one cluster default that formatting with eligible leader
+    /// replicas writes.
     fn reference() -> Node {
         let lines = DESCRIBE.lines().filter_map(|line| line.strip_prefix("P|")?.split_once('|'));
         let file = lines.map(|(name, value)| (name.to_owned(), value.to_owned())).collect();
-        let tuned = [
-            ("retention.ms", "1000"),
-            ("cleanup.policy", "delete, compact"),
-            ("max.message.bytes", "2000000"),
-            ("min.cleanable.dirty.ratio", "0.25"),
-        ];
         let mut stored = BTreeMap::new();
-        stored.insert(("TOPIC".to_owned(), "tuned".to_owned()), texts(&tuned));
         stored.insert(("BROKER".to_owned(), String::new()), texts(&[("min.insync.replicas", "1")]));
         let mut node = Node { broker: BrokerSettings::from_file(&file).unwrap(), stored };
         node.publish();
@@ -95,8 +88,11 @@ impl Node {
     }
 }
 
+fn shown(value: &Option<String>) -> String {
+    value.as_ref().map_or("~".to_owned(), |value| format!("={value}"))
+}
+
 fn lines_of(entries: &[Entry]) -> Vec<String> {
-    let shown = |value: &Option<String>| value.as_ref().map_or("~".to_owned(), |value| format!("={value}"));
     let mut lines = Vec::new();
     for entry in entries {
         let kind = entry.kind.map_or("UNKNOWN", settings::Kind::name);
@@ -129,6 +125,21 @@ fn replay() -> (Node, usize) {
             ["D", kind, resource, op, name, value] => {
                 let change = Change { name, operation: operation(op), value: value.strip_prefix('=') };
                 node.alter(kind, resource, change).unwrap_or_else(|error| panic!("{line}: {error}"));
+            }
+            ["C", topic] => {
+                let mut overrides = Texts::new();
+                while let Some(next) = lines.next_if(|line| line.starts_with("O|")) {
+                    let (name, value) = next[2..].split_once('|').unwrap();
+                    overrides.insert(name.to_owned(), value.to_owned());
+                }
+                validate_topic_overrides(&overrides, &Texts::new(), &node.broker, 16 << 20).unwrap();
+                for entry in describe_created_topic(&overrides, &node.broker) {
+                    let (value, source) = (shown(&entry.value), entry.source.name());
+                    let ours = format!("T|{}|{value}|{source}|{}|{}", entry.name, entry.read_only, entry.sensitive);
+                    assert_eq!(lines.next(), Some(ours.as_str()), "{topic}: (theirs, ours)");
+                    compared += 1;
+                }
+                node.stored.insert(("TOPIC".to_owned(), (*topic).to_owned()), overrides);
             }
             ["R", kind, resource] => {
                 let mut expected = Vec::new();
