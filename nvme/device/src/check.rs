@@ -8,6 +8,7 @@ use nvme_plan::{DeviceError, Geometry, Operation, Promise};
 pub(crate) const EINVAL: u32 = 22;
 pub(crate) const EOPNOTSUPP: u32 = 95;
 pub(crate) const EIO: u32 = 5;
+pub(crate) const EROFS: u32 = 30;
 
 /// The blocks an operation touches; a flush touches none.
 pub(crate) fn range_of(operation: &Operation) -> Option<BlockRange> {

@@ -9,12 +9,29 @@
 //! over every implementation.
 #![deny(unsafe_op_in_unsafe_fn)]
 
+mod calibrate;
 mod check;
+mod counts;
+mod device;
+mod file;
+mod in_flight;
 pub mod medium;
 pub mod memory;
 pub mod sim;
 mod sys;
+pub mod threaded;
+#[cfg(target_os = "linux")]
+pub mod uring;
+mod wake;
 
+pub use calibrate::{Calibrated, Calibration};
+pub use counts::Counts;
+pub use device::{Device, Engine, OpenOptions, Queue, QueueOptions, open};
+pub use file::{Access, FileOptions, OpenError, free_bytes};
 pub use medium::Medium;
 pub use memory::{MemoryDisk, MemoryNamespace};
 pub use sim::{FaultPlan, InjectedFault, Latency, Overlap, PerMillion, SimDisk, SimNamespace, SimOptions, Tear};
+pub use threaded::ThreadedNamespace;
+#[cfg(target_os = "linux")]
+pub use uring::{FixedMemory, UringNamespace};
+pub use wake::Wake;

@@ -29,3 +29,24 @@ pub(crate) fn device_error(error: &io::Error, operation: &Operation) -> DeviceEr
         None => DeviceError::Failed(EIO),
     }
 }
+
+#[repr(align(4096))]
+struct Zeroes([u8; 64 << 10]);
+
+/// Block-aligned zeroes, for whoever has to write some.
+pub(crate) fn zeroes() -> &'static [u8] {
+    static ZEROES: Zeroes = Zeroes([0; 64 << 10]);
+    &ZEROES.0
+}
+
+/// Zeroes as the pieces of one write. They really are written: a hole, and space that was only promised, cost the first
+/// real write double.
+pub(crate) fn zero_pieces(bytes: u64) -> Vec<&'static [u8]> {
+    let zeroes = zeroes();
+    let mut pieces = vec![zeroes; (bytes / zeroes.len() as u64) as usize];
+    let rest = (bytes % zeroes.len() as u64) as usize;
+    if rest > 0 {
+        pieces.push(&zeroes[..rest]);
+    }
+    pieces
+}

@@ -1,15 +1,35 @@
 //! Systems other than Linux: plain positioned I/O. A durable write is a write and a sync of the file, a hole is written
-//! zeroes, and the memory namespace is a temporary file without a name.
+//! zeroes, growth extends the file, and the memory namespace is a temporary file without a name.
 
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
+use std::path::Path;
+
+/// A write is made durable by a sync of the whole file, which is what a flush does better.
+pub(crate) const DURABLE_WRITES: bool = false;
 
 pub(crate) fn memory_file(name: &str) -> io::Result<File> {
     let path = std::env::temp_dir().join(format!("{name}-{}", std::process::id()));
     let file = File::options().read(true).write(true).create_new(true).open(&path)?;
     std::fs::remove_file(&path)?;
     Ok(file)
+}
+
+pub(crate) fn open_direct(_options: &mut std::fs::OpenOptions, _path: &Path, _exclusive: bool) -> io::Result<File> {
+    Err(io::ErrorKind::Unsupported.into())
+}
+
+pub(crate) fn open_plain(options: &mut std::fs::OpenOptions, path: &Path, _exclusive: bool) -> io::Result<File> {
+    options.open(path)
+}
+
+pub(crate) fn leave_direct(_file: &File) -> io::Result<()> {
+    Ok(())
+}
+
+pub(crate) fn refuses_direct(error: &io::Error) -> bool {
+    error.kind() == io::ErrorKind::Unsupported
 }
 
 pub(crate) fn write_pieces(file: &File, pieces: &[&[u8]], mut at: u64, durable: bool) -> io::Result<()> {
@@ -21,12 +41,24 @@ pub(crate) fn write_pieces(file: &File, pieces: &[&[u8]], mut at: u64, durable: 
 }
 
 pub(crate) fn punch_hole(file: &File, at: u64, bytes: u64) -> io::Result<()> {
-    const ZEROES: &[u8] = &[0; 64 << 10];
-    let mut done = 0;
-    while done < bytes {
-        let count = (bytes - done).min(ZEROES.len() as u64);
-        file.write_all_at(&ZEROES[..count as usize], at + done)?;
-        done += count;
-    }
-    Ok(())
+    write_pieces(file, &super::zero_pieces(bytes), at, false)
+}
+
+pub(crate) fn allocate(file: &File, at: u64, bytes: u64) -> io::Result<()> {
+    file.set_len(at + bytes)
+}
+
+pub(crate) fn lock_holder(_file: &File) -> Option<u32> {
+    None
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct BlockDevice {
+    pub(crate) volatile_write_cache: bool,
+    pub(crate) trims: bool,
+    pub(crate) logical_block: u32,
+}
+
+pub(crate) fn block_device(_file: &File) -> io::Result<BlockDevice> {
+    Ok(BlockDevice { volatile_write_cache: true, trims: false, logical_block: 512 })
 }

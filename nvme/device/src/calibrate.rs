@@ -1,0 +1,87 @@
+//! Which way to make a commit durable is faster here: one durable write (RWF_DSYNC), or a write and a flush. Run once
+//! on `offload` in the background after the node is ready; the answer is kept in the superblock (design 02).
+
+use crate::device::Device;
+use crate::file::{NamespaceFile, offset};
+use crate::sys;
+use base::{BLOCK_SIZE, BlockRange, Work};
+use std::any::Any;
+use std::io;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// How long both ways are tried in all, alternating.
+const TRIAL: Duration = Duration::from_millis(200);
+
+/// Medians of one commit-sized write made durable in either way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Calibrated {
+    pub durable_write: Duration,
+    pub write_and_flush: Duration,
+    /// Measurements of each.
+    pub samples: usize,
+}
+
+impl Calibrated {
+    pub fn prefers_durable_writes(&self) -> bool {
+        self.durable_write < self.write_and_flush
+    }
+}
+
+/// The measurement as a job. It overwrites the scratch blocks.
+pub struct Calibration {
+    file: Arc<NamespaceFile>,
+    scratch: BlockRange,
+    /// `None` until it has run.
+    pub outcome: Option<io::Result<Calibrated>>,
+}
+
+impl Calibration {
+    /// `None` where there is nothing to choose: in memory, or without durable writes.
+    pub fn new(device: &Device, scratch: BlockRange) -> Option<Calibration> {
+        let file = device.file()?;
+        let geometry = file.geometry();
+        let fits = scratch.count > 0 && scratch.end().0 <= geometry.blocks;
+        assert!(fits, "the scratch {scratch} lies inside the namespace");
+        geometry.durable_writes.then(|| Calibration { file: file.clone(), scratch, outcome: None })
+    }
+
+    fn measure(&self) -> io::Result<Calibrated> {
+        let space = vec![0x5au8; self.scratch.bytes() as usize + BLOCK_SIZE];
+        let start = space.as_ptr().align_offset(BLOCK_SIZE);
+        let piece = &space[start..start + self.scratch.bytes() as usize];
+        let at = offset(self.scratch);
+        let file = &self.file.file;
+        // The first write may have to take space, which no commit does.
+        sys::write_pieces(file, &[piece], at, false)?;
+        file.sync_data()?;
+        let (mut durable, mut flushed) = (Vec::new(), Vec::new());
+        let begin = Instant::now();
+        while begin.elapsed() < TRIAL || durable.is_empty() {
+            let start = Instant::now();
+            sys::write_pieces(file, &[piece], at, true)?;
+            let middle = Instant::now();
+            sys::write_pieces(file, &[piece], at, false)?;
+            file.sync_data()?;
+            durable.push(middle - start);
+            flushed.push(middle.elapsed());
+        }
+        let samples = durable.len();
+        Ok(Calibrated { durable_write: median(durable), write_and_flush: median(flushed), samples })
+    }
+}
+
+fn median(mut times: Vec<Duration>) -> Duration {
+    times.sort_unstable();
+    times[times.len() / 2]
+}
+
+impl Work for Calibration {
+    fn run(&mut self) {
+        self.outcome = Some(self.measure());
+    }
+
+    fn into_any(self: Box<Self>) -> Box<dyn Any + Send> {
+        self
+    }
+}
