@@ -48,8 +48,10 @@ impl ControlType {
     }
 }
 
-/// A control record. Transaction markers carry their version as a prefix; the others carry one as their first field, so
-/// they are written in the version they name and read in the newest known one not above it.
+const VERSION: i16 = 0;
+
+/// A control record. Transaction markers carry their version as a prefix. The others carry one as their first field, but
+/// Kafka 4.4 writes and reads all of them in version 0 whatever that field says, so nothing else is safe to write.
 #[derive(Clone, Debug, PartialEq)]
 pub enum ControlRecord {
     Abort(EndTxnMarker),
@@ -80,11 +82,11 @@ impl ControlRecord {
         Ok(match control_type {
             ControlType::Abort => ControlRecord::Abort(marker(&mut d)?),
             ControlType::Commit => ControlRecord::Commit(marker(&mut d)?),
-            ControlType::LeaderChange => ControlRecord::LeaderChange(own_version(&mut d)?),
-            ControlType::SnapshotHeader => ControlRecord::SnapshotHeader(own_version(&mut d)?),
-            ControlType::SnapshotFooter => ControlRecord::SnapshotFooter(own_version(&mut d)?),
-            ControlType::KRaftVersion => ControlRecord::KRaftVersion(own_version(&mut d)?),
-            ControlType::KRaftVoters => ControlRecord::KRaftVoters(own_version(&mut d)?),
+            ControlType::LeaderChange => ControlRecord::LeaderChange(Message::decode(&mut d, VERSION)?),
+            ControlType::SnapshotHeader => ControlRecord::SnapshotHeader(Message::decode(&mut d, VERSION)?),
+            ControlType::SnapshotFooter => ControlRecord::SnapshotFooter(Message::decode(&mut d, VERSION)?),
+            ControlType::KRaftVersion => ControlRecord::KRaftVersion(Message::decode(&mut d, VERSION)?),
+            ControlType::KRaftVoters => ControlRecord::KRaftVoters(Message::decode(&mut d, VERSION)?),
         })
     }
 
@@ -94,12 +96,12 @@ impl ControlRecord {
 
     pub fn encode_value(&self, out: &mut BytesMut) -> Result<(), EncodeError> {
         match self {
-            ControlRecord::Abort(marker) | ControlRecord::Commit(marker) => marker.encode_prefixed(out, 0),
-            ControlRecord::LeaderChange(record) => record.encode(out, record.version),
-            ControlRecord::SnapshotHeader(record) => record.encode(out, record.version),
-            ControlRecord::SnapshotFooter(record) => record.encode(out, record.version),
-            ControlRecord::KRaftVersion(record) => record.encode(out, record.version),
-            ControlRecord::KRaftVoters(record) => record.encode(out, record.version),
+            ControlRecord::Abort(marker) | ControlRecord::Commit(marker) => marker.encode_prefixed(out, VERSION),
+            ControlRecord::LeaderChange(record) => record.encode(out, VERSION),
+            ControlRecord::SnapshotHeader(record) => record.encode(out, VERSION),
+            ControlRecord::SnapshotFooter(record) => record.encode(out, VERSION),
+            ControlRecord::KRaftVersion(record) => record.encode(out, VERSION),
+            ControlRecord::KRaftVoters(record) => record.encode(out, VERSION),
         }
     }
 }
@@ -110,8 +112,42 @@ fn marker(d: &mut Decoder<'_>) -> Result<EndTxnMarker, DecodeError> {
     EndTxnMarker::decode(d, version.min(EndTxnMarker::VERSIONS.max))
 }
 
-/// The int16 in front is the message's own first field, so it is looked at and read again.
-fn own_version<M: Message>(d: &mut Decoder<'_>) -> Result<M, DecodeError> {
-    let version = d.clone().i16()?;
-    M::decode(d, version.min(M::VERSIONS.max))
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn round_trip(record: &ControlRecord) -> ControlRecord {
+        let (mut key, mut value) = (BytesMut::new(), BytesMut::new());
+        record.encode_key(&mut key);
+        record.encode_value(&mut value).unwrap();
+        ControlRecord::decode(&key, &value).unwrap()
+    }
+
+    #[test]
+    fn control_records_read_as_they_were_written() {
+        let marker = EndTxnMarker { coordinator_epoch: 7 };
+        let leader = LeaderChangeMessage { leader_id: 3, ..LeaderChangeMessage::default() };
+        let records = [
+            ControlRecord::Abort(marker.clone()),
+            ControlRecord::Commit(marker),
+            ControlRecord::LeaderChange(leader),
+            ControlRecord::SnapshotHeader(SnapshotHeaderRecord::default()),
+            ControlRecord::SnapshotFooter(SnapshotFooterRecord::default()),
+            ControlRecord::KRaftVersion(KRaftVersionRecord { kraft_version: 1, ..KRaftVersionRecord::default() }),
+            ControlRecord::KRaftVoters(VotersRecord::default()),
+        ];
+        for record in &records {
+            assert_eq!(&round_trip(record), record);
+        }
+    }
+
+    #[test]
+    fn a_transaction_marker_has_kafkas_bytes() {
+        let mut value = BytesMut::new();
+        ControlRecord::Commit(EndTxnMarker { coordinator_epoch: 9 }).encode_value(&mut value).unwrap();
+        assert_eq!(&value[..], [0, 0, 0, 0, 0, 9]);
+        let record = ControlRecord::decode(&[0, 0, 0, 1], &[0, 5, 0, 0, 0, 9, 42]);
+        assert_eq!(record, Ok(ControlRecord::Commit(EndTxnMarker { coordinator_epoch: 9 })));
+        assert_eq!(ControlRecord::decode(&[0, 0, 0, 7], &[]), Err(DecodeError::UnknownRecordType(7)));
+    }
 }

@@ -283,6 +283,11 @@ impl<'a> Decoder<'a> {
         Ok(Some(elements))
     }
 
+    /// A nullable struct in a tagged field: the varint 0 for null, 1 in front of a struct.
+    pub(crate) fn tagged_struct<T: Wire>(&mut self, v: Ver) -> Result<Option<T>, DecodeError> {
+        if self.uvarint()? == 0 { Ok(None) } else { T::read(self, v).map(Some) }
+    }
+
     pub(crate) fn tag_count(&mut self) -> Result<u32, DecodeError> {
         match self.uvarint()? {
             count if count > TAGS_MAX => {
@@ -340,5 +345,92 @@ impl<'a> Decoder<'a> {
             self.close_tag(whole)?;
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const OLD: Ver = Ver { version: 0, flexible: false };
+    const FLEXIBLE: Ver = Ver { version: 0, flexible: true };
+
+    #[test]
+    fn variable_length_numbers_read_as_kafka_reads_them() {
+        let cases: [(&[u8], Result<u32, DecodeError>); 6] = [
+            (&[0], Ok(0)),
+            (&[0x7f], Ok(127)),
+            (&[0x80, 1], Ok(128)),
+            (&[0xff, 0xff, 0xff, 0xff, 0x0f], Ok(u32::MAX)),
+            (&[0x80, 0x80, 0x80, 0x80, 0x80, 0], Err(DecodeError::VarintTooLong)),
+            (&[0x80], Err(DecodeError::Truncated { needed: 1, remaining: 0 })),
+        ];
+        for (bytes, expected) in cases {
+            assert_eq!(Decoder::new(bytes).uvarint(), expected, "{bytes:?}");
+        }
+        assert_eq!(Decoder::new(&[1]).varint(), Ok(-1));
+        assert_eq!(Decoder::new(&[0xff, 0xff, 0xff, 0xff, 0x0f]).varint(), Ok(i32::MIN));
+        let min = [0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 1];
+        assert_eq!(Decoder::new(&min).varlong(), Ok(i64::MIN));
+    }
+
+    #[test]
+    fn claimed_lengths_are_not_believed() {
+        let array = |bytes: &[u8], v| <Option<Vec<i64>> as Wire>::read(&mut Decoder::new(bytes), v);
+        let too_many = |count, remaining| Err(DecodeError::TooManyElements { count, remaining });
+        assert_eq!(array(&i32::MAX.to_be_bytes(), OLD), too_many(i32::MAX as usize, 0));
+        assert_eq!(array(&(-2i32).to_be_bytes(), OLD), Err(DecodeError::NegativeLength(-2)));
+        assert_eq!(array(&[0xff, 0xff, 0xff, 0xff, 7], FLEXIBLE), too_many(i32::MAX as usize - 1, 0));
+        assert_eq!(array(&[0xff, 0xff, 0xff, 0xff, 0x0f], FLEXIBLE), Err(DecodeError::NegativeLength(-2)));
+        assert_eq!(array(&[0], FLEXIBLE), Ok(None));
+        let mut many = vec![0; 3_000_000];
+        many[..4].copy_from_slice(&1_000_001i32.to_be_bytes());
+        assert_eq!(array(&many, OLD), too_many(1_000_001, many.len() - 4));
+    }
+
+    #[derive(Clone, Debug, PartialEq)]
+    struct Wide([u64; 32]);
+
+    impl Wire for Wide {
+        fn read(d: &mut Decoder<'_>, _: Ver) -> Result<Self, DecodeError> {
+            d.i8().map(|b| Wide([b as u64; 32]))
+        }
+
+        fn write(&self, _: &mut bytes::BytesMut, _: Ver) -> Result<(), crate::EncodeError> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn memory_stays_in_proportion_to_the_frame() {
+        // One byte an element, 256 in memory: a small array passes, a large one is refused before it takes memory.
+        for (count, passes) in [(100usize, true), (100_000, false)] {
+            let mut bytes = (count as i32).to_be_bytes().to_vec();
+            bytes.resize(4 + count, 1);
+            let read = <Vec<Wide> as Wire>::read(&mut Decoder::new(&bytes), OLD);
+            assert_eq!(read.is_ok(), passes, "{count}");
+        }
+    }
+
+    #[test]
+    fn strings_share_their_frame_only_when_asked() {
+        let frame = Bytes::from(&b"\0\x03abc\xff\xff\0\x02\xff\xfe"[..]);
+        let mut d = Decoder::shared(&frame);
+        let text = d.nullable_string(false).unwrap().unwrap();
+        assert_eq!((text.as_str().as_ptr(), text == "abc"), (frame[2..].as_ptr(), true));
+        assert_ne!(text.detached().as_str().as_ptr(), frame[2..].as_ptr());
+        assert_eq!(d.nullable_string(false), Ok(None));
+        assert_eq!(d.nullable_string(false), Err(DecodeError::NotUtf8));
+    }
+
+    #[test]
+    fn a_tagged_field_must_fill_its_size() {
+        let mut d = Decoder::new(&[0, 2, 1, 1, 9]);
+        let (tag, whole) = d.open_tag().unwrap();
+        assert_eq!((tag, d.i8()), (0, Ok(1)));
+        assert_eq!(d.close_tag(whole), Err(DecodeError::TagSize { tag_bytes_left: 1 }));
+        let mut d = Decoder::new(&[0, 1, 1, 9]);
+        d.open_tag().unwrap();
+        assert_eq!(d.i16(), Err(DecodeError::Truncated { needed: 2, remaining: 1 }), "never reads past its size");
     }
 }

@@ -62,6 +62,12 @@ pub(crate) fn put_uvarint(out: &mut BytesMut, mut value: u32) {
     out.put_u8(value as u8);
 }
 
+/// A nullable struct in a tagged field has another mark than elsewhere.
+pub(crate) fn put_tagged_struct<T: Wire>(out: &mut BytesMut, value: Option<&T>, v: Ver) -> Result<(), EncodeError> {
+    put_uvarint(out, u32::from(value.is_some()));
+    value.map_or(Ok(()), |value| value.write(out, v))
+}
+
 /// A length: int32 and -1 for null, or compact.
 fn put_length(out: &mut BytesMut, length: Option<usize>, flexible: bool) -> Result<(), EncodeError> {
     let length = match length {
@@ -201,5 +207,53 @@ impl<T: Wire> Wire for Option<Vec<T>> {
 
     fn write(&self, out: &mut BytesMut, v: Ver) -> Result<(), EncodeError> {
         put_array(out, self.as_deref(), v)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Message;
+    use crate::messages::{DeleteTopicsRequest, FetchRequest, JoinGroupRequest, MetadataRequest, ProduceRequest};
+
+    fn error<M: Message>(message: &M, version: i16) -> Option<EncodeError> {
+        message.to_bytes(version).err()
+    }
+
+    #[test]
+    fn fields_that_a_version_lacks_are_refused_or_dropped() {
+        let replica = FetchRequest { replica_id: 3, ..FetchRequest::default() };
+        let refused = EncodeError::NotInVersion { field: "FetchRequest.ReplicaId", version: 15 };
+        assert_eq!((error(&replica, 14), error(&replica, 15)), (None, Some(refused)));
+        // Ignorable.
+        let rack = FetchRequest { rack_id: "r".into(), ..FetchRequest::default() };
+        assert_eq!(error(&rack, 4), None);
+        // A tagged field in a version without tags.
+        let tagged = ProduceRequest { transactional_id: None, ..ProduceRequest::default() };
+        assert_eq!(error(&tagged, 3), None);
+    }
+
+    #[test]
+    fn null_and_length_are_checked() {
+        let all = MetadataRequest { topics: None, ..MetadataRequest::default() };
+        assert_eq!(error(&all, 0), Some(EncodeError::NullNotAllowed { field: "MetadataRequest.Topics" }));
+        assert_eq!(error(&all, 1), None);
+        let long = JoinGroupRequest { group_id: "x".repeat(32_768).into(), ..JoinGroupRequest::default() };
+        assert_eq!(
+            (error(&long, 0), error(&long, 9)),
+            (Some(EncodeError::TooLong(32_768)), Some(EncodeError::TooLong(32_768)))
+        );
+    }
+
+    #[test]
+    fn versions_that_do_not_exist_are_refused() {
+        let unsupported = |version| Some(EncodeError::UnsupportedVersion { message: "DeleteTopicsRequest", version });
+        let request = DeleteTopicsRequest::default();
+        assert_eq!(
+            (error(&request, 0), error(&request, 7), error(&request, 6)),
+            (unsupported(0), unsupported(7), None)
+        );
+        let decoded = DeleteTopicsRequest::decode(&mut Decoder::new(&[]), -1);
+        assert_eq!(decoded, Err(DecodeError::UnsupportedVersion { message: "DeleteTopicsRequest", version: -1 }));
     }
 }

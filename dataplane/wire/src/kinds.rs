@@ -6,51 +6,26 @@ pub use crate::messages::{
 };
 
 use crate::decoder::{DecodeError, Decoder};
-use crate::encoder::{EncodeError, put_uvarint};
+use crate::encoder::put_uvarint;
 use bytes::BytesMut;
 
-/// The frame around a record of the metadata log has had one layout so far.
-const METADATA_FRAME_VERSION: u32 = 1;
+/// The frame around records of the metadata and remote log metadata logs has had one layout so far.
+const RECORD_FRAME_VERSION: u32 = 1;
 
-fn small(value: u32) -> Result<i16, DecodeError> {
-    i16::try_from(value).map_err(|_| DecodeError::UnknownRecordType(i16::MAX))
+/// Type and version from the frame of a record.
+pub(crate) fn read_record_frame(d: &mut Decoder<'_>) -> Result<(i16, i16), DecodeError> {
+    match d.uvarint()? {
+        RECORD_FRAME_VERSION => {}
+        other => return Err(DecodeError::UnknownFrameVersion(other)),
+    }
+    let small = |value: u32| i16::try_from(value).map_err(|_| DecodeError::UnknownRecordType(i16::MAX));
+    Ok((small(d.uvarint()?)?, small(d.uvarint()?)?))
 }
 
-impl MetadataRecordKind {
-    /// The value of a record of the metadata log: frame version, record type, record version, body.
-    pub fn decode(d: &mut Decoder<'_>) -> Result<(MetadataRecordKind, i16), DecodeError> {
-        match d.uvarint()? {
-            METADATA_FRAME_VERSION => {}
-            other => return Err(DecodeError::UnknownFrameVersion(other)),
-        }
-        let (id, version) = (small(d.uvarint()?)?, small(d.uvarint()?)?);
-        let record = MetadataRecordKind::decode_body(id, version, d)?;
-        d.finish()?;
-        Ok((record, version))
-    }
-
-    pub fn encode(&self, out: &mut BytesMut, version: i16) -> Result<(), EncodeError> {
-        put_uvarint(out, METADATA_FRAME_VERSION);
-        put_uvarint(out, self.id() as u32);
-        put_uvarint(out, version as u32);
-        self.encode_body(out, version)
-    }
-}
-
-impl RemoteLogRecordKind {
-    /// The value of a record of the remote log metadata topic: record type, record version, body.
-    pub fn decode(d: &mut Decoder<'_>) -> Result<(RemoteLogRecordKind, i16), DecodeError> {
-        let (id, version) = (small(d.uvarint()?)?, small(d.uvarint()?)?);
-        let record = RemoteLogRecordKind::decode_body(id, version, d)?;
-        d.finish()?;
-        Ok((record, version))
-    }
-
-    pub fn encode(&self, out: &mut BytesMut, version: i16) -> Result<(), EncodeError> {
-        put_uvarint(out, self.id() as u32);
-        put_uvarint(out, version as u32);
-        self.encode_body(out, version)
-    }
+pub(crate) fn put_record_frame(out: &mut BytesMut, id: i16, version: i16) {
+    put_uvarint(out, RECORD_FRAME_VERSION);
+    put_uvarint(out, id as u32);
+    put_uvarint(out, version as u32);
 }
 
 macro_rules! record_kinds {
@@ -81,6 +56,19 @@ macro_rules! record_kinds {
                 match self {
                     $($kind::$name(_) => $message::NAME),*
                 }
+            }
+
+            /// The value of a record of this log: frame version, record type, record version, body. Returns the version.
+            pub fn decode(d: &mut crate::Decoder<'_>) -> Result<($kind, i16), crate::DecodeError> {
+                let (id, version) = crate::kinds::read_record_frame(d)?;
+                let record = $kind::decode_body(id, version, d)?;
+                d.finish()?;
+                Ok((record, version))
+            }
+
+            pub fn encode(&self, out: &mut bytes::BytesMut, version: i16) -> Result<(), crate::EncodeError> {
+                crate::kinds::put_record_frame(out, self.id(), version);
+                self.encode_body(out, version)
             }
 
             /// The record without what stands in front of it.

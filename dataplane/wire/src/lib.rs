@@ -41,7 +41,7 @@ pub use tags::UnknownTags;
 mod prelude {
     pub(crate) use crate::array_view::{ArrayView, BytesView, MessageView, ReadView};
     pub(crate) use crate::decoder::{DecodeError, Decoder};
-    pub(crate) use crate::encoder::{EncodeError, present};
+    pub(crate) use crate::encoder::{EncodeError, present, put_tagged_struct};
     pub(crate) use crate::message::{Message, Ver, VersionRange, Wire, nullable_struct};
     pub(crate) use crate::string::KafkaString;
     pub(crate) use crate::tags::{TagWriter, UnknownTags};

@@ -115,3 +115,50 @@ fn patch(out: &mut BytesMut, at: usize, value: usize) {
     out.copy_within(at + 1..end, at + 1 + more);
     out[at..=at + more].copy_from_slice(&encoded);
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Decoder;
+
+    fn unknown(tags: &[(u32, usize)]) -> UnknownTags {
+        let mut unknown = UnknownTags::NONE;
+        tags.iter().for_each(|(tag, size)| unknown.push(*tag, Bytes::from(vec![*tag as u8; *size])));
+        unknown
+    }
+
+    #[test]
+    fn known_and_unknown_fields_mix_in_rising_order() {
+        let unknown = unknown(&[(1, 2), (7, 300)]);
+        let mut out = BytesMut::from(&b"before"[..]);
+        let mut tags = TagWriter::new(&mut out, &unknown);
+        for (tag, size) in [(0, 1), (3, 200), (9, 20_000)] {
+            let at = tags.open(tag).unwrap();
+            tags.out().put_bytes(tag as u8, size);
+            tags.close(at);
+        }
+        tags.finish().unwrap();
+        let read = Decoder::new(&out[6..]).unknown_tags().unwrap();
+        let sizes: Vec<(u32, usize)> = read.iter().map(|(tag, bytes)| (*tag, bytes.len())).collect();
+        assert_eq!(sizes, [(0, 1), (1, 2), (3, 200), (7, 300), (9, 20_000)]);
+        assert!(read.iter().all(|(tag, bytes)| bytes.iter().all(|b| u32::from(*b) == *tag)));
+    }
+
+    #[test]
+    fn an_unknown_field_cannot_pose_as_a_known_one() {
+        let mut out = BytesMut::new();
+        let unknown_tags = unknown(&[(3, 1)]);
+        let mut tags = TagWriter::new(&mut out, &unknown_tags);
+        let at = tags.open(3).unwrap();
+        tags.close(at);
+        assert_eq!(tags.finish(), Err(EncodeError::TagOrder(3)));
+    }
+
+    #[test]
+    fn more_than_127_fields_are_counted() {
+        let many: Vec<(u32, usize)> = (0..200).map(|tag| (tag, 1)).collect();
+        let mut out = BytesMut::new();
+        unknown(&many).write(&mut out).unwrap();
+        assert_eq!(Decoder::new(&out).unknown_tags().unwrap().iter().count(), 200);
+    }
+}

@@ -45,6 +45,9 @@ pub fn emit_read(out: &mut String, shape: &Shape<'_>, reader: &Reader<'_>) {
 
 fn read_expression(shape: &Shape<'_>, field: &Field, reader: &Reader<'_>) -> String {
     let ver = ver_of(field);
+    if shape.is_tagged_option_struct(field) {
+        return format!("d.tagged_struct({ver})?");
+    }
     let read = format!("{}(d, {ver})?", reader.call);
     match nullable_where(shape, field) {
         Some(condition) => format!("if {condition} {{ {read} }} else {{ Some({read}) }}"),
@@ -111,6 +114,9 @@ fn emit_write(out: &mut String, shape: &Shape<'_>) {
 
 fn write_statement(shape: &Shape<'_>, field: &Field, out: &str) -> String {
     let (name, ver) = (snake(&field.name), ver_of(field));
+    if shape.is_tagged_option_struct(field) {
+        return format!("put_tagged_struct({out}, self.{name}.as_ref(), {ver})?;");
+    }
     let write = format!("self.{name}.write({out}, {ver})?;");
     match nullable_where(shape, field) {
         None => write,

@@ -7,7 +7,7 @@ mod names;
 mod structs;
 mod view;
 
-use crate::notation::{Field, Message, Schema, Struct, Versions};
+use crate::notation::{Field, FieldType, Message, Schema, Struct, Versions};
 use names::snake;
 use std::fmt::Write;
 
@@ -46,6 +46,11 @@ impl<'a> Shape<'a> {
     /// A field that is null in some version is an `Option`.
     fn is_option(&self, field: &Field) -> bool {
         !field.nullable.intersect(self.versions_of(field)).is_empty()
+    }
+
+    /// The mark in front of a nullable struct is another one in a tagged field.
+    fn is_tagged_option_struct(&self, field: &Field) -> bool {
+        field.tag.is_some() && self.is_option(field) && matches!(field.kind, FieldType::Struct(_))
     }
 
     /// Whether tagged fields may follow the others: in no version, in some, or in all.

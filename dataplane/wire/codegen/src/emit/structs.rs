@@ -60,6 +60,7 @@ pub fn emit_nullable(out: &mut String, shapes: &[Shape<'_>]) {
     for shape in shapes {
         for field in &shape.fields {
             if shape.is_option(field)
+                && field.tag.is_none()
                 && let crate::notation::FieldType::Struct(name) = &field.kind
             {
                 names.insert(name);
