@@ -159,7 +159,7 @@ impl fmt::Display for Device {
             Chosen::Uring => "io_uring",
             Chosen::Threaded => "an I/O thread",
         };
-        let path = if file.direct { "past the page cache" } else { "through the page cache (O_DIRECT refused)" };
+        let path = if file.direct { "past the page cache" } else { "through the page cache" };
         write!(f, "{} by {engine}, {path}, {} blocks", file.path.display(), file.blocks())
     }
 }

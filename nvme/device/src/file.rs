@@ -183,6 +183,9 @@ impl NamespaceFile {
             sys::leave_direct(&file).map_err(|source| system(path, "set the flags of", source))?;
             direct = false;
         }
+        if options.direct && !direct {
+            tracing::warn!(path = %path.display(), "no O_DIRECT here: transfers go through the page cache");
+        }
         let cached = match options.access {
             Access::ReadOnly => None,
             Access::ReadWrite => Some(open_cached(&file, path)?),

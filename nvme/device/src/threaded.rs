@@ -282,3 +282,122 @@ impl Drop for ThreadedNamespace {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::file::FileOptions;
+    use arena::Arena;
+    use base::{BLOCK_SIZE, Block, BlockRange, CoreId, WallMillis};
+    use nvme_plan::{DeviceError, Token};
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::sync::mpsc::{Sender, channel};
+    use std::time::{Duration, Instant};
+
+    fn file(name: &str) -> Arc<NamespaceFile> {
+        let path = std::env::temp_dir().join(format!("pollux-threaded-{name}-{}", std::process::id()));
+        let options = FileOptions { create: Some(64 * BLOCK_SIZE as u64), ..FileOptions::new(&path) };
+        let file = NamespaceFile::open(&options).unwrap();
+        std::fs::remove_file(&path).unwrap();
+        Arc::new(file)
+    }
+
+    fn now(nanos: u64) -> Now {
+        Now { monotonic: Monotonic(nanos), wall: WallMillis(0) }
+    }
+
+    fn read(arena: &Arena, token: u64, class: Class, deadline: Option<u64>) -> Request {
+        let into = arena.try_allocate(BLOCK_SIZE).unwrap();
+        let operation = Operation::Read { range: BlockRange::new(Block(token), 1), into };
+        Request { token: Token(token), class, deadline: deadline.map(Monotonic), operation }
+    }
+
+    /// A queue whose thread says which block's read it begins, and carries it out when the test says so.
+    fn gated(name: &str) -> (ThreadedNamespace, Sender<()>, Receiver<u64>) {
+        let (open, gate) = channel::<()>();
+        let (begin, begun) = channel();
+        let carry_out = move |task| {
+            let Task::Read { at, mut into } = task else { return Ok(()) };
+            // A test that is over listens and opens no gate any more; the thread goes on to end.
+            let _ = begin.send(at / BLOCK_SIZE as u64);
+            let _ = gate.recv();
+            // SAFETY: the queue holds the request until this task is answered.
+            unsafe { into.as_mut_slice() }.fill(1);
+            Ok(())
+        };
+        (ThreadedNamespace::start_with(file(name), None, carry_out).unwrap(), open, begun)
+    }
+
+    #[test]
+    fn a_timed_out_read_keeps_its_buffer_until_the_thread_is_done() {
+        let (mut queue, open, _begun) = gated("late");
+        let arena = Arena::heap(CoreId(0), 1 << 20);
+        assert!(queue.submit(now(0), read(&arena, 7, Class::Commit, Some(10))).is_ok());
+        let mut completions = Vec::new();
+        assert_eq!(queue.poll(now(9), 8, &mut completions), 0);
+        assert_eq!(queue.poll(now(10), 8, &mut completions), 1);
+        assert_eq!((completions[0].token, completions[0].result), (Token(7), Err(DeviceError::TimedOut)));
+        assert!(completions[0].operation.is_none());
+        assert_eq!((queue.in_flight(), arena.used_bytes()), (0, BLOCK_SIZE));
+        open.send(()).unwrap();
+        let start = Instant::now();
+        while queue.counts().late == 0 {
+            assert_eq!(queue.poll(now(20), 8, &mut completions), 0);
+            assert!(start.elapsed() < Duration::from_secs(10));
+        }
+        assert_eq!(arena.used_bytes(), 0);
+    }
+
+    #[test]
+    fn closing_does_not_wait_for_a_thread_that_is_stuck() {
+        let (mut queue, open, _begun) = gated("stuck");
+        let arena = Arena::heap(CoreId(0), 1 << 20);
+        assert!(queue.submit(now(0), read(&arena, 1, Class::Commit, Some(1))).is_ok());
+        assert_eq!(queue.poll(now(2), 8, &mut Vec::new()), 1);
+        drop(queue);
+        assert_eq!(arena.used_bytes(), BLOCK_SIZE, "given up, not given back");
+        drop(open);
+    }
+
+    #[test]
+    fn the_most_urgent_class_goes_first() {
+        let (mut queue, open, begun) = gated("classes");
+        let arena = Arena::heap(CoreId(0), 1 << 20);
+        assert!(queue.submit(now(0), read(&arena, 0, Class::Background, None)).is_ok());
+        assert_eq!(begun.recv(), Ok(0), "this one holds the thread until all others wait");
+        let classes = [Class::Background, Class::CopyOut, Class::Commit, Class::TailRead, Class::Commit];
+        for (token, class) in (1..).zip(classes) {
+            assert!(queue.submit(now(0), read(&arena, token, class, None)).is_ok());
+        }
+        for next in [3, 5, 4, 2, 1] {
+            open.send(()).unwrap();
+            assert_eq!(begun.recv(), Ok(next));
+        }
+        open.send(()).unwrap();
+    }
+
+    #[test]
+    fn only_a_declared_sleeper_is_woken() {
+        let woken = Arc::new(AtomicUsize::new(0));
+        let seen = woken.clone();
+        let wake = Wake::new(move || {
+            seen.fetch_add(1, Ordering::SeqCst);
+        });
+        let mut queue = ThreadedNamespace::start(file("wake"), Some(wake)).unwrap();
+        let arena = Arena::heap(CoreId(0), 1 << 20);
+        let start = Instant::now();
+        assert!(queue.submit(now(0), read(&arena, 1, Class::Commit, None)).is_ok());
+        while queue.poll(now(0), 1, &mut Vec::new()) == 0 {
+            assert!(start.elapsed() < Duration::from_secs(10));
+        }
+        assert_eq!(woken.load(Ordering::SeqCst), 0);
+        queue.announce_sleep(true);
+        assert!(queue.submit(now(0), read(&arena, 2, Class::Commit, None)).is_ok());
+        while woken.load(Ordering::SeqCst) == 0 {
+            assert!(start.elapsed() < Duration::from_secs(10));
+            std::thread::yield_now();
+        }
+        queue.announce_sleep(false);
+        assert_eq!(queue.poll(now(0), 1, &mut Vec::new()), 1, "the completion is there before the wake");
+    }
+}
