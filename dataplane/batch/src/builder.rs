@@ -194,6 +194,25 @@ impl BatchBuilder {
     }
 }
 
+/// What compaction leaves of a batch whose records it took all: the header alone, which keeps the offsets and the
+/// producer's place. Kafka writes it without compression and without a base timestamp.
+pub fn emptied(header: &BatchHeader) -> [u8; HEADER_SIZE] {
+    let kept = Attributes::default()
+        .with_timestamp_type(header.attributes.timestamp_type())
+        .with_transactional(header.attributes.is_transactional())
+        .with_control(header.attributes.is_control());
+    let empty = BatchHeader {
+        size: HEADER_SIZE as u32,
+        attributes: kept,
+        base_timestamp: NO_TIMESTAMP,
+        records_count: 0,
+        ..*header
+    };
+    let mut bytes = empty.to_bytes();
+    seal(&mut bytes);
+    bytes
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -142,6 +142,8 @@ impl<'a> Inflater<'a> {
             Codec::Gzip => Source::Gzip(Box::new(GzDecoder::new(bytes))),
             Codec::Snappy => Source::Snappy(SnappyReader::new(bytes).map_err(|reason| corrupt(reason.into()))?),
             Codec::Lz4 => Source::Lz4(Lz4Reader::new(bytes).map_err(|reason| corrupt(reason.into()))?),
+            // No frame at all is an empty stream, as in zstd-jni.
+            Codec::Zstd if bytes.is_empty() => Source::Finished,
             Codec::Zstd => {
                 let mut decoder =
                     zstd::stream::read::Decoder::with_buffer(bytes).map_err(|error| corrupt(error.to_string()))?;

@@ -135,6 +135,11 @@ impl Attributes {
     pub fn with_delete_horizon(self, on: bool) -> Attributes {
         self.with(Self::DELETE_HORIZON, on)
     }
+
+    /// Without the bits that have no meaning yet. Whatever writes attributes anew drops them, as Kafka does.
+    pub fn known(self) -> Attributes {
+        Attributes(self.0 & 0x7F)
+    }
 }
 
 /// The owned meaning of a header. Numbers stand as on the wire (-1 where there is no producer or no epoch yet), so that
@@ -472,7 +477,7 @@ pub fn stamp(batch: &mut [u8], base_offset: Offset, leader_epoch: LeaderEpoch) {
 /// than 400 KiB.
 pub fn restamp_timestamp(batch: &mut [u8], kind: TimestampType, max_timestamp: WallMillis) {
     assert!(batch.len() >= HEADER_SIZE, "only a checked batch is stamped");
-    let attributes = Attributes(be_i16(batch, at::ATTRIBUTES) as u16).with_timestamp_type(kind);
+    let attributes = Attributes(be_i16(batch, at::ATTRIBUTES) as u16).known().with_timestamp_type(kind);
     put(batch, at::ATTRIBUTES, attributes.0.to_be_bytes());
     put(batch, at::MAX_TIMESTAMP, max_timestamp.0.to_be_bytes());
     seal(batch);

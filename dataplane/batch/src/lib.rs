@@ -19,7 +19,7 @@ pub mod stream;
 pub mod time;
 mod varint;
 
-pub use builder::{BatchBuilder, BatchProducer};
+pub use builder::{BatchBuilder, BatchProducer, emptied};
 pub use check::{Checked, InvalidBatch, Origin, RecordReason, RecordRefusal, Refusal, Rules, TimestampStamp};
 pub use compression::{Codec, Compression, InflateError, inflate};
 pub use control::{ControlKind, ControlRecord, EndTransaction};

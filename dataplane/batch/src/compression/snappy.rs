@@ -23,6 +23,9 @@ pub(super) struct SnappyReader<'a> {
 
 impl<'a> SnappyReader<'a> {
     pub(super) fn new(bytes: &'a [u8]) -> Result<SnappyReader<'a>, &'static str> {
+        if bytes.is_empty() {
+            return Err("there is nothing");
+        }
         let framed = bytes.starts_with(&MAGIC);
         let rest = if framed { after_header(bytes)? } else { bytes };
         Ok(SnappyReader { rest, framed, decoder: snap::raw::Decoder::new(), block: Vec::new(), position: 0 })
@@ -62,10 +65,8 @@ impl<'a> SnappyReader<'a> {
         while self.rest.starts_with(&MAGIC) {
             self.rest = after_header(self.rest)?;
         }
-        if self.rest.is_empty() {
-            return Ok(None);
-        }
-        let (length, rest) = self.rest.split_first_chunk::<4>().ok_or("it ends inside a block's length")?;
+        // Java's reader takes up to three bytes after the last block for the end.
+        let Some((length, rest)) = self.rest.split_first_chunk::<4>() else { return Ok(None) };
         let length = usize::try_from(i32::from_be_bytes(*length)).map_err(|_| "a block's length is negative")?;
         let (block, rest) = rest.split_at_checked(length).ok_or("it ends inside a block")?;
         self.rest = rest;
