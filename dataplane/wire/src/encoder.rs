@@ -69,7 +69,7 @@ pub(crate) fn put_tagged_struct<T: Wire>(out: &mut BytesMut, value: Option<&T>, 
 }
 
 /// A length: int32 and -1 for null, or compact.
-fn put_length(out: &mut BytesMut, length: Option<usize>, flexible: bool) -> Result<(), EncodeError> {
+pub(crate) fn put_length(out: &mut BytesMut, length: Option<usize>, flexible: bool) -> Result<(), EncodeError> {
     let length = match length {
         None => -1,
         Some(length) => i32::try_from(length).map_err(|_| EncodeError::TooLong(length))?,
@@ -81,7 +81,7 @@ fn put_length(out: &mut BytesMut, length: Option<usize>, flexible: bool) -> Resu
     Ok(())
 }
 
-fn put_string(out: &mut BytesMut, text: Option<&str>, flexible: bool) -> Result<(), EncodeError> {
+pub(crate) fn put_string(out: &mut BytesMut, text: Option<&str>, flexible: bool) -> Result<(), EncodeError> {
     let length = text.map_or(-1, |t| i16::try_from(t.len()).unwrap_or(-2));
     match (text, length) {
         (Some(text), -2) => return Err(EncodeError::TooLong(text.len())),

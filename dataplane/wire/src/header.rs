@@ -4,7 +4,7 @@ use crate::decoder::{DecodeError, Decoder};
 use crate::encoder::EncodeError;
 use crate::message::{Request, Response};
 use crate::messages::{RequestHeader, ResponseHeader};
-use crate::{ApiKey, KafkaString, Message, frame};
+use crate::{ApiKey, KafkaString, Message, RequestKind, ResponseKind, frame};
 use bytes::BytesMut;
 use std::fmt;
 
@@ -86,6 +86,32 @@ pub fn encode_response<R: Response>(
     })
 }
 
+impl RequestKind {
+    /// Appends a whole request frame, as `encode_request` does.
+    pub fn encode_frame(
+        &self,
+        out: &mut BytesMut,
+        version: i16,
+        correlation_id: i32,
+        client_id: Option<&str>,
+    ) -> Result<(), EncodeError> {
+        frame::sized(out, |out| {
+            put_request_header(out, self.api(), version, correlation_id, client_id)?;
+            self.encode(out, version)
+        })
+    }
+}
+
+impl ResponseKind {
+    /// Appends a whole response frame, as `encode_response` does.
+    pub fn encode_frame(&self, out: &mut BytesMut, version: i16, correlation_id: i32) -> Result<(), EncodeError> {
+        frame::sized(out, |out| {
+            put_response_header(out, self.api(), version, correlation_id)?;
+            self.encode(out, version)
+        })
+    }
+}
+
 pub fn put_request_header(
     out: &mut BytesMut,
     api: ApiKey,
@@ -152,6 +178,16 @@ mod tests {
             assert_eq!(MetadataResponse::decode(&mut d, version), Ok(MetadataResponse::default()));
             d.finish().unwrap();
         }
+    }
+
+    #[test]
+    fn kinds_write_the_same_frames() {
+        let (mut typed, mut untyped) = (BytesMut::new(), BytesMut::new());
+        encode_request(&mut typed, 4, 1, None, &ApiVersionsRequest::default()).unwrap();
+        RequestKind::from(ApiVersionsRequest::default()).encode_frame(&mut untyped, 4, 1, None).unwrap();
+        encode_response(&mut typed, 9, 1, &MetadataResponse::default()).unwrap();
+        ResponseKind::from(MetadataResponse::default()).encode_frame(&mut untyped, 9, 1).unwrap();
+        assert_eq!(typed, untyped);
     }
 
     #[test]

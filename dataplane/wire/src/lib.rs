@@ -20,6 +20,7 @@ pub mod frame;
 mod header;
 mod kinds;
 mod message;
+mod streamed;
 mod string;
 mod tags;
 
@@ -28,12 +29,16 @@ pub use array_view::{ArrayIter, ArrayView, BytesView, MessageView, ReadView};
 pub use decoder::{DecodeError, Decoder};
 pub use encoder::EncodeError;
 pub use error_code::ErrorCode;
-pub use header::{HeaderError, RequestHeaderView, encode_request, encode_response, read_response_header};
+pub use header::{
+    HeaderError, RequestHeaderView, encode_request, encode_response, put_request_header, put_response_header,
+    read_response_header,
+};
 pub use kinds::{
     GroupRecordKey, GroupRecordValue, MetadataRecordKind, RemoteLogRecordKind, RequestKind, ResponseKind,
     ShareStateRecordKey, ShareStateRecordValue, TransactionRecordKey, TransactionRecordValue,
 };
 pub use message::{Message, Request, Response, Ver, VersionRange, Wire};
+pub use streamed::{FetchResponseHead, FetchResponseWriter, ProduceResponseWriter};
 pub use string::KafkaString;
 pub use tags::UnknownTags;
 

@@ -58,6 +58,12 @@ fn check_message(message: &Message) -> Result<(), SchemaError> {
         check_fields(message, &s.fields)?;
     }
     check_fields(message, &message.fields)?;
+    let inner = message.structs.iter().flat_map(|s| &s.fields);
+    for field in message.fields.iter().chain(inner).filter(|_| message.view) {
+        if matches!(field.kind, FieldType::Struct(_)) && !field.nullable.is_empty() {
+            return Err(field.place.error("a view holds no nullable structs"));
+        }
+    }
     for s in &message.structs {
         if reaches(message, &s.name, &s.name, 0) {
             return Err(s.place.error(format!("struct {} contains itself: decoding would have no bound", s.name)));
@@ -164,6 +170,7 @@ mod tests {
             ("data A\n", "x.schema:1: a message needs versions"),
             ("message A versions=0\n", "x.schema:1: unknown kind"),
             ("request ARequest id=1 versions=0\n", "x.schema:1: a request needs a response"),
+            ("data A versions=0 view\n  X B 0 nullable\n    Y int8 0\n", "x.schema:2: a view holds no nullable"),
             ("record A id=1 versions=0\n", "x.schema:1: records, and only they, carry family="),
         ];
         for (text, expected) in cases {

@@ -5,5 +5,6 @@ mod golden;
 mod mutated;
 mod oracle;
 mod random;
+mod streamed;
 mod table;
 mod views;
