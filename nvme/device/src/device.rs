@@ -44,7 +44,7 @@ pub struct QueueOptions {
     /// Memory to register with a ring.
     #[cfg(target_os = "linux")]
     pub fixed: Option<FixedMemory>,
-    /// CPUs for a ring's worker threads; empty leaves them where the kernel puts them.
+    /// CPUs for a ring's worker threads or the I/O thread; empty leaves them where the kernel puts them.
     pub worker_cpus: Vec<usize>,
 }
 
@@ -123,7 +123,7 @@ impl Device {
                 UringNamespace::attach(file.clone(), wake, options.fixed, &options.worker_cpus).map(Queue::Uring)
             }
             Kind::File { file, engine: Chosen::Threaded } => {
-                ThreadedNamespace::start(file.clone(), options.wake.clone()).map(Queue::Threaded)
+                ThreadedNamespace::start(file.clone(), options.wake.clone(), &options.worker_cpus).map(Queue::Threaded)
             }
         }
     }

@@ -7,8 +7,10 @@
 //! deadline has passed; completions are delivered by `poll` alone; a completed `Flush` covers every write whose
 //! completion was delivered before it was submitted. Tests: beside the modules, and `tests/store_suite.rs`, one script
 //! over every implementation.
+#![deny(unsafe_code)]
 #![deny(unsafe_op_in_unsafe_fn)]
 
+mod cache;
 mod calibrate;
 mod check;
 mod counts;
@@ -17,6 +19,7 @@ mod file;
 mod in_flight;
 pub mod medium;
 pub mod memory;
+pub mod recording;
 pub mod sim;
 mod sys;
 pub mod threaded;
@@ -30,6 +33,7 @@ pub use device::{Device, Engine, OpenOptions, Queue, QueueOptions, open};
 pub use file::{Access, FileOptions, OpenError, free_bytes};
 pub use medium::Medium;
 pub use memory::{MemoryDisk, MemoryNamespace};
+pub use recording::{CrashImage, CrashImages, ImageOptions, RecordedRun, Recorder, Recording, Stamp};
 pub use sim::{FaultPlan, InjectedFault, Latency, Overlap, PerMillion, SimDisk, SimNamespace, SimOptions, Tear};
 pub use threaded::ThreadedNamespace;
 #[cfg(target_os = "linux")]

@@ -80,9 +80,16 @@ pub struct ThreadedNamespace {
 }
 
 impl ThreadedNamespace {
-    pub(crate) fn start(file: Arc<NamespaceFile>, wake: Option<Wake>) -> io::Result<ThreadedNamespace> {
+    /// Starts the thread, on `cpus` unless that is empty: off the data cores, whose affinity it would inherit.
+    pub(crate) fn start(file: Arc<NamespaceFile>, wake: Option<Wake>, cpus: &[usize]) -> io::Result<ThreadedNamespace> {
         let medium = file.clone();
-        ThreadedNamespace::start_with(file, wake, move |task| carry_out(&medium, task))
+        let mut cpus = Some(cpus.to_vec());
+        ThreadedNamespace::start_with(file, wake, move |task| {
+            if let Some(cpus) = cpus.take().filter(|cpus| !cpus.is_empty()) {
+                sys::place_thread(&cpus);
+            }
+            carry_out(&medium, task)
+        })
     }
 
     fn start_with(
@@ -383,7 +390,7 @@ mod tests {
         let wake = Wake::new(move || {
             seen.fetch_add(1, Ordering::SeqCst);
         });
-        let mut queue = ThreadedNamespace::start(file("wake"), Some(wake)).unwrap();
+        let mut queue = ThreadedNamespace::start(file("wake"), Some(wake), &[0]).unwrap();
         let arena = Arena::heap(CoreId(0), 1 << 20);
         let start = Instant::now();
         assert!(queue.submit(now(0), read(&arena, 1, Class::Commit, None)).is_ok());

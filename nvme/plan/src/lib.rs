@@ -60,7 +60,8 @@ pub enum Operation {
     Trim {
         range: BlockRange,
     },
-    /// Grows a file-backed namespace by fallocate; the range is what is new. Its blocks are not zero-written by this.
+    /// Grows a file-backed namespace by fallocate; the range is what is new and begins at the present end. Complete means
+    /// that the new size is durable. Its blocks are not zero-written by this.
     Grow {
         range: BlockRange,
     },

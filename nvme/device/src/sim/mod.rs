@@ -5,7 +5,6 @@
 //! the unflushed block writes; dropping the queues and opening again is the kill of a process, whose requests in flight
 //! were carried out or were not, and whose completed writes all stay.
 
-mod cache;
 mod faults;
 mod state;
 #[cfg(test)]

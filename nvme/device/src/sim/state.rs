@@ -2,8 +2,8 @@
 //! completes, both drawn when it is submitted. Effects of all queues are carried out in order of their times, so two
 //! overlapping writes land in either order whatever the order of their completions.
 
-use super::cache::Cache;
 use super::{FaultPlan, InjectedFault, Overlap, SimOptions};
+use crate::cache::Cache;
 use crate::check::{EIO, check, range_of, writes};
 use crate::medium::{Contents, Medium, blocks_of};
 use base::{Block, BlockRange, Monotonic, Now, Random};
@@ -305,17 +305,17 @@ impl State {
         match fate {
             Fate::Dropped => {}
             Fate::Fails(DeviceError::Failed(EIO)) => {
-                for (block, contents) in (range.start.0..).zip(contents) {
+                for (index, contents) in (0..).zip(contents) {
                     if self.random.chance(1, 2) {
-                        self.put(block, contents, id, Promise::Accepted);
+                        self.put(range.start, index, contents, id, Promise::Accepted);
                     }
                 }
             }
             // A refusal touches nothing.
             Fate::Fails(_) => {}
-            Fate::Misdirected(start) => self.put_all(start.0, &contents, id, promise),
+            Fate::Misdirected(start) => self.put_all(start, &contents, id, promise),
             Fate::Normal => {
-                self.put_all(range.start.0, &contents, id, promise);
+                self.put_all(range.start, &contents, id, promise);
                 if self.faults.duplicated_write.strikes(&mut self.random) {
                     self.injected.push(InjectedFault::DuplicatedWrite(range));
                     let delay = self.options.latency.write.as_nanos() as u64 * 8;
@@ -326,13 +326,15 @@ impl State {
         }
     }
 
-    fn put_all(&mut self, start: u64, contents: &[Contents], id: u64, promise: Promise) {
-        for (block, contents) in (start..).zip(contents) {
-            self.put(block, contents.clone(), id, promise);
+    fn put_all(&mut self, start: Block, contents: &[Contents], id: u64, promise: Promise) {
+        for (index, contents) in (0..).zip(contents) {
+            self.put(start, index, contents.clone(), id, promise);
         }
     }
 
-    fn put(&mut self, block: u64, contents: Contents, id: u64, promise: Promise) {
+    /// Writes the block at `index` of an operation that begins at `start`.
+    fn put(&mut self, start: Block, index: u32, contents: Contents, id: u64, promise: Promise) {
+        let block = start.0 + u64::from(index);
         let volatile = match promise {
             Promise::Durable => false,
             Promise::Accepted => self.options.volatile_write_cache,
@@ -340,7 +342,7 @@ impl State {
             Promise::Cached => true,
         };
         if volatile {
-            self.cache.write_volatile(block, contents, id);
+            self.cache.write_volatile(block, contents, id, index);
         } else {
             self.cache.write_durable(block, contents, id);
         }
@@ -349,16 +351,15 @@ impl State {
     fn apply_late(&mut self, late: Late) {
         match late {
             Late::Rewrite { range, contents, operation } => {
-                for (block, contents) in (range.start.0..).zip(contents) {
-                    self.put(block, contents, operation, Promise::Accepted);
-                }
+                self.put_all(range.start, &contents, operation, Promise::Accepted);
             }
             Late::Deallocate { range, trim, completed_before } => {
-                for block in range.start.0..range.end().0 {
+                for index in 0..range.count {
                     // A device may forget the blocks long after the trim, but not what was written after it completed.
                     let later = |writer: u64| completed_before.is_some_and(|before| writer > before);
+                    let block = range.start.0 + u64::from(index);
                     if !self.cache.last_writer(block).is_some_and(later) {
-                        self.put(block, None, trim, Promise::Accepted);
+                        self.put(range.start, index, None, trim, Promise::Accepted);
                     }
                 }
             }
@@ -456,8 +457,8 @@ impl State {
                 Operation::WriteZeroes { range } => (*range, vec![None; range.count as usize]),
                 _ => continue,
             };
-            for (block, contents) in (range.start.0..).zip(contents) {
-                self.cache.write_volatile(block, contents, lost.id);
+            for (index, contents) in (0..).zip(contents) {
+                self.cache.write_volatile(range.start.0 + u64::from(index), contents, lost.id, index);
             }
         }
         for effect in std::mem::take(&mut self.late) {

@@ -77,6 +77,17 @@ pub(crate) fn allocate(file: &File, at: u64, bytes: u64) -> io::Result<()> {
     }
 }
 
+/// Keeps the calling thread on these CPUs. Best effort: a container may allow none of them.
+pub(crate) fn place_thread(cpus: &[usize]) {
+    let mut set = rustix::thread::CpuSet::new();
+    for cpu in cpus.iter().filter(|cpu| **cpu < rustix::thread::CpuSet::MAX_CPU) {
+        set.set(*cpu);
+    }
+    if let Err(error) = rustix::thread::sched_setaffinity(None, &set) {
+        tracing::warn!(%error, ?cpus, "the I/O thread stays where it is");
+    }
+}
+
 /// The process that holds a lock on the file, as far as the kernel tells.
 pub(crate) fn lock_holder(file: &File) -> Option<u32> {
     let metadata = file.metadata().ok()?;

@@ -45,6 +45,8 @@ pub struct UringNamespace {
     transfers: Vec<Transfer>,
     /// Completed without the ring: cached writes and refusals.
     ready: VecDeque<Completion>,
+    /// The kernel had no room for entries that are still in the ring.
+    backlog: bool,
     /// The file takes "do not wait".
     nowait: bool,
     /// Signalled by the kernel at a completion while the loop sleeps.
@@ -93,6 +95,7 @@ impl UringNamespace {
             geometry,
             target,
             registered,
+            backlog: false,
             nowait: true,
             eventfd,
             own_eventfd,
@@ -152,8 +155,10 @@ impl UringNamespace {
             return;
         }
         match self.ring.submit() {
-            Ok(_) => {}
-            Err(error) if matches!(error.raw_os_error(), Some(libc::EAGAIN | libc::EBUSY | libc::EINTR)) => {}
+            Ok(_) => self.backlog = !self.ring.submission().is_empty(),
+            Err(error) if matches!(error.raw_os_error(), Some(libc::EAGAIN | libc::EBUSY | libc::EINTR)) => {
+                self.backlog = true;
+            }
             // The ring is ours and open, and its entries are well formed: anything else is a bug.
             Err(error) => panic!("io_uring_enter failed: {error}"),
         }
@@ -237,7 +242,8 @@ impl Namespace for UringNamespace {
     }
 
     fn next_deadline(&self) -> Option<Monotonic> {
-        if self.ready.is_empty() { self.in_flight.next_deadline() } else { Some(Monotonic::ZERO) }
+        let due = self.backlog || !self.ready.is_empty();
+        if due { Some(Monotonic::ZERO) } else { self.in_flight.next_deadline() }
     }
 
     fn announce_sleep(&mut self, sleeping: bool) {

@@ -1,18 +1,20 @@
-//! The medium behind a volatile cache: every version of a block that was written and not yet flushed, in the order in
+//! The medium behind a volatile cache, simulated or replayed from a recording: every version of a block that was written and not yet flushed, in the order in
 //! which the device applied them. Power loss may keep any one of them, or the durable contents below.
 
-use super::{InjectedFault, Tear};
 use crate::medium::{BlockBytes, Contents, Medium};
+use crate::sim::{InjectedFault, Tear};
 use base::{BLOCK_SIZE, Block, BlockRange, Random};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 const SECTOR: usize = 512;
 
+#[derive(Clone)]
 struct Version {
     contents: Contents,
-    /// The operation that wrote it.
+    /// The operation that wrote it, and which of its blocks this is.
     operation: u64,
+    index: u32,
     /// The place of its completion in the order in which completions were delivered.
     reported: Option<u64>,
     /// A flush that should have covered it failed: no later flush will.
@@ -28,9 +30,12 @@ enum Keep {
     EachBlockAlone,
     /// Some operations wholly, others not at all.
     WholeOperations,
+    /// Every operation from its first block up to some block.
+    Prefixes,
 }
 
-pub(super) struct Cache {
+#[derive(Clone)]
+pub(crate) struct Cache {
     durable: Medium,
     volatile: BTreeMap<u64, Vec<Version>>,
     /// The operation that last wrote each block, for trims that take effect late.
@@ -38,15 +43,15 @@ pub(super) struct Cache {
 }
 
 impl Cache {
-    pub(super) fn new(durable: Medium) -> Cache {
+    pub(crate) fn new(durable: Medium) -> Cache {
         Cache { durable, volatile: BTreeMap::new(), last_writer: BTreeMap::new() }
     }
 
-    pub(super) fn durable(&self) -> &Medium {
+    pub(crate) fn durable(&self) -> &Medium {
         &self.durable
     }
 
-    pub(super) fn grow_to(&mut self, blocks: u64) {
+    pub(crate) fn grow_to(&mut self, blocks: u64) {
         self.durable.grow_to(blocks);
     }
 
@@ -57,7 +62,7 @@ impl Cache {
         }
     }
 
-    pub(super) fn read(&self, range: BlockRange, into: &mut [u8]) {
+    pub(crate) fn read(&self, range: BlockRange, into: &mut [u8]) {
         for (index, chunk) in into.chunks_mut(BLOCK_SIZE).enumerate() {
             match self.visible(range.start.0 + index as u64) {
                 Some(bytes) => chunk.copy_from_slice(&bytes[..]),
@@ -67,7 +72,7 @@ impl Cache {
     }
 
     /// What a reader would see of everything: the medium with the cache written over it.
-    pub(super) fn seen(&self) -> Medium {
+    pub(crate) fn seen(&self) -> Medium {
         let mut seen = self.durable.clone();
         for (block, versions) in &self.volatile {
             if let Some(version) = versions.last() {
@@ -77,25 +82,26 @@ impl Cache {
         seen
     }
 
-    pub(super) fn write_durable(&mut self, block: u64, contents: Contents, operation: u64) {
+    pub(crate) fn write_durable(&mut self, block: u64, contents: Contents, operation: u64) {
         self.volatile.remove(&block);
         self.last_writer.insert(block, operation);
         self.durable.set(block, contents);
     }
 
-    pub(super) fn write_volatile(&mut self, block: u64, contents: Contents, operation: u64) {
+    /// One block of an operation, `index` from its first.
+    pub(crate) fn write_volatile(&mut self, block: u64, contents: Contents, operation: u64, index: u32) {
         assert!(block < self.durable.blocks(), "block {block} is past the end of the medium");
         self.last_writer.insert(block, operation);
-        let version = Version { contents, operation, reported: None, orphaned: false };
+        let version = Version { contents, operation, index, reported: None, orphaned: false };
         self.volatile.entry(block).or_default().push(version);
     }
 
-    pub(super) fn last_writer(&self, block: u64) -> Option<u64> {
+    pub(crate) fn last_writer(&self, block: u64) -> Option<u64> {
         self.last_writer.get(&block).copied()
     }
 
     /// The completion of `operation` was delivered: flushes submitted from now on cover it.
-    pub(super) fn report(&mut self, range: BlockRange, operation: u64, order: u64) {
+    pub(crate) fn report(&mut self, range: BlockRange, operation: u64, order: u64) {
         for (_, versions) in self.volatile.range_mut(range.start.0..range.end().0) {
             for version in versions.iter_mut().filter(|version| version.operation == operation) {
                 version.reported = Some(order);
@@ -105,7 +111,7 @@ impl Cache {
 
     /// A flush succeeded that was submitted after `covers` completions were delivered. It covers nothing else: a real
     /// device may well have written more, and a store that relies on that is wrong.
-    pub(super) fn flush(&mut self, covers: u64) {
+    pub(crate) fn flush(&mut self, covers: u64) {
         let mut clean = Vec::new();
         for (block, versions) in &mut self.volatile {
             let covered = |version: &Version| !version.orphaned && version.reported.is_some_and(|at| at <= covers);
@@ -122,14 +128,14 @@ impl Cache {
         }
     }
 
-    pub(super) fn fail_flush(&mut self) {
+    pub(crate) fn fail_flush(&mut self) {
         for version in self.volatile.values_mut().flatten() {
             version.orphaned = true;
         }
     }
 
     /// Flips one bit of one block in the range that holds data; `None` where there is none.
-    pub(super) fn flip_bit(&mut self, range: BlockRange, random: &mut Random) -> Option<Block> {
+    pub(crate) fn flip_bit(&mut self, range: BlockRange, random: &mut Random) -> Option<Block> {
         let mut used: Vec<u64> = self.durable.used_in(range).collect();
         used.extend(self.volatile.range(range.start.0..range.end().0).map(|(block, _)| *block));
         used.sort_unstable();
@@ -150,12 +156,31 @@ impl Cache {
         Some(Block(block))
     }
 
+    /// Every medium that a power loss could leave at block granularity, where there are no more than `max`.
+    pub(crate) fn every_outcome(&self, max: usize) -> Option<Vec<Medium>> {
+        let choices = |count: usize, versions: &Vec<Version>| count.checked_mul(versions.len() + 1);
+        self.volatile.values().try_fold(1, choices).filter(|count| *count <= max)?;
+        let mut outcomes = vec![self.durable.clone()];
+        for (block, versions) in &self.volatile {
+            let without = outcomes.clone();
+            for version in versions {
+                let with = without.iter().cloned().map(|mut medium| {
+                    medium.set(*block, version.contents.clone());
+                    medium
+                });
+                outcomes.extend(with);
+            }
+        }
+        Some(outcomes)
+    }
+
     /// Power is gone: for every block with unflushed versions, one of them or the durable contents stays.
-    pub(super) fn lose_power(&mut self, tear: Tear, random: &mut Random, faults: &mut Vec<InjectedFault>) {
-        let keep = match random.below(5) {
+    pub(crate) fn lose_power(&mut self, tear: Tear, random: &mut Random, faults: &mut Vec<InjectedFault>) {
+        let keep = match random.below(6) {
             0 => Keep::Nothing,
             1 => Keep::Everything,
             2 => Keep::WholeOperations,
+            3 => Keep::Prefixes,
             _ => Keep::EachBlockAlone,
         };
         let salt = random.next_u64();
@@ -186,6 +211,12 @@ fn choose(keep: Keep, salt: u64, versions: &[Version], random: &mut Random) -> O
         Keep::WholeOperations => {
             versions.iter().rposition(|version| Random::from_seed(salt ^ version.operation).chance(1, 2))
         }
+        // Lengths of all magnitudes, the same in every block of the operation.
+        Keep::Prefixes => versions.iter().rposition(|version| {
+            let mut drawn = Random::from_seed(salt ^ version.operation);
+            let magnitude = drawn.below(9);
+            u64::from(version.index) < drawn.below(1 << magnitude)
+        }),
     }
 }
 
