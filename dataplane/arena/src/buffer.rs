@@ -69,6 +69,16 @@ impl Buffer {
         self.len = self.len.min(len);
     }
 
+    /// Cuts the first `len` bytes off as a buffer of their own; both keep the memory taken.
+    pub fn split_to(&mut self, len: usize) -> Buffer {
+        assert!(len <= self.len, "{len} of {} bytes", self.len);
+        let front = Buffer { bytes: self.bytes, len, hold: self.hold.clone() };
+        // SAFETY: at most one past the end of the allocation, as just asserted; the two parts share no byte.
+        self.bytes = unsafe { self.bytes.add(len) };
+        self.len -= len;
+        front
+    }
+
     /// No one writes these bytes from now on, and so they can be shared.
     pub fn freeze(mut self) -> BufferRef {
         BufferRef { bytes: self.bytes, len: self.len, hold: mem::replace(&mut self.hold, Hold::Nothing) }

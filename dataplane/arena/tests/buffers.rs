@@ -49,6 +49,25 @@ fn a_frozen_buffer_lives_with_its_last_slice() {
 }
 
 #[test]
+fn a_split_buffer_is_written_and_frozen_in_parts() {
+    let arena = arena(0, 16 * BLOCK_SIZE);
+    let mut rest = arena.try_allocate(10).unwrap();
+    let mut front = rest.split_to(4);
+    front.fill(1);
+    rest.fill(2);
+    let front = front.freeze();
+    let mut end = rest.split_to(6);
+    assert!(rest.is_empty());
+    drop(rest);
+    end[0] = 3;
+    assert_eq!((&front[..], &end[..]), (&[1; 4][..], &[3, 2, 2, 2, 2, 2][..]));
+    drop(front);
+    assert_eq!(arena.used_bytes(), BLOCK_SIZE);
+    drop(end);
+    assert_eq!(arena.used_bytes(), 0);
+}
+
+#[test]
 #[should_panic(expected = "out of range")]
 fn a_slice_outside_the_view_is_a_bug() {
     BufferRef::from_vec(vec![0; 4]).slice(2..5);
