@@ -193,7 +193,7 @@ impl BatchHeader {
 
     pub fn to_bytes(&self) -> [u8; HEADER_SIZE] {
         let mut bytes = [0u8; HEADER_SIZE];
-        let length = i32::try_from(self.size).expect("a batch is smaller than 2 GiB") - BEFORE_LENGTH as i32;
+        let length = i32::try_from(self.size - BEFORE_LENGTH as u32).expect("a length has 31 bits");
         put(&mut bytes, at::BASE_OFFSET, self.base_offset.0.to_be_bytes());
         put(&mut bytes, at::LENGTH, length.to_be_bytes());
         put(&mut bytes, at::PARTITION_LEADER_EPOCH, self.partition_leader_epoch.0.to_be_bytes());

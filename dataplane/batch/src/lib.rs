@@ -5,7 +5,7 @@
 //! beyond the ones in a batch; it reads no clock. Invariants: bytes from outside never panic and never make it allocate
 //! more than the caller's cap; whatever `check` accepts has its records numbered 0, 1, 2 .. and a true count, so that
 //! everything below may trust a stored batch's header. Golden bytes of Apache Kafka stand in tests/golden/batch and are
-//! read by `tests/golden.rs`; the rest is tested beside each module.
+//! read by `tests/golden`; the rest is tested beside each module.
 #![forbid(unsafe_code)]
 
 pub mod builder;

@@ -5,30 +5,37 @@
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct VarintError;
 
-/// Reads a number from the front of `bytes` and moves past it.
-#[inline]
-pub(crate) fn read_i32(bytes: &mut &[u8]) -> Result<i32, VarintError> {
-    let mut value: u32 = 0;
-    for i in 0..5 {
-        let (byte, rest) = bytes.split_first().ok_or(VarintError)?;
-        *bytes = rest;
-        value |= u32::from(byte & 0x7F) << (7 * i);
-        if byte & 0x80 == 0 {
-            return Ok((value >> 1) as i32 ^ -((value & 1) as i32));
-        }
+/// Reads a number from the front of `bytes` and returns what follows it. Nearly all numbers of a record are one byte.
+#[inline(always)]
+pub(crate) fn read_i32(bytes: &[u8]) -> Result<(i32, &[u8]), VarintError> {
+    if let [byte @ ..0x80, rest @ ..] = bytes {
+        return Ok((unzigzag(u64::from(*byte)) as i32, rest));
     }
-    Err(VarintError)
+    // What does not fit into 32 bits is dropped, as Kafka does.
+    let (value, rest) = read_long(bytes, 5)?;
+    Ok((unzigzag(value & u64::from(u32::MAX)) as i32, rest))
 }
 
-#[inline]
-pub(crate) fn read_i64(bytes: &mut &[u8]) -> Result<i64, VarintError> {
+#[inline(always)]
+pub(crate) fn read_i64(bytes: &[u8]) -> Result<(i64, &[u8]), VarintError> {
+    if let [byte @ ..0x80, rest @ ..] = bytes {
+        return Ok((unzigzag(u64::from(*byte)), rest));
+    }
+    let (value, rest) = read_long(bytes, 10)?;
+    Ok((unzigzag(value), rest))
+}
+
+#[inline(always)]
+fn unzigzag(value: u64) -> i64 {
+    (value >> 1) as i64 ^ -((value & 1) as i64)
+}
+
+fn read_long(bytes: &[u8], size_max: usize) -> Result<(u64, &[u8]), VarintError> {
     let mut value: u64 = 0;
-    for i in 0..10 {
-        let (byte, rest) = bytes.split_first().ok_or(VarintError)?;
-        *bytes = rest;
+    for (i, byte) in bytes.iter().take(size_max).enumerate() {
         value |= u64::from(byte & 0x7F) << (7 * i);
         if byte & 0x80 == 0 {
-            return Ok((value >> 1) as i64 ^ -((value & 1) as i64));
+            return Ok((value, &bytes[i + 1..]));
         }
     }
     Err(VarintError)
@@ -70,24 +77,20 @@ mod tests {
             let mut out = Vec::new();
             write_i64(&mut out, value);
             assert_eq!(out.len(), size_i64(value), "{value}");
-            let mut rest = &out[..];
-            assert_eq!(read_i64(&mut rest), Ok(value));
-            assert!(rest.is_empty());
+            assert_eq!(read_i64(&out), Ok((value, &[][..])));
             if let Ok(small) = i32::try_from(value) {
-                let mut rest = &out[..];
-                assert_eq!(read_i32(&mut rest), Ok(small));
-                assert!(rest.is_empty());
+                assert_eq!(read_i32(&out), Ok((small, &[][..])));
             }
         }
     }
 
     #[test]
     fn cut_and_overlong_numbers_are_refused() {
-        assert_eq!(read_i32(&mut &[][..]), Err(VarintError));
-        assert_eq!(read_i32(&mut &[0x80, 0x80][..]), Err(VarintError));
-        assert_eq!(read_i32(&mut &[0x80; 6][..]), Err(VarintError));
-        assert_eq!(read_i64(&mut &[0xFF; 11][..]), Err(VarintError));
+        assert_eq!(read_i32(&[]), Err(VarintError));
+        assert_eq!(read_i32(&[0x80, 0x80]), Err(VarintError));
+        assert_eq!(read_i32(&[0x80; 6]), Err(VarintError));
+        assert_eq!(read_i64(&[0xFF; 11]), Err(VarintError));
         // Longer than needed, as Kafka takes it.
-        assert_eq!(read_i32(&mut &[0x82, 0x00][..]), Ok(1));
+        assert_eq!(read_i32(&[0x82, 0x00]), Ok((1, &[][..])));
     }
 }

@@ -228,7 +228,7 @@ fn damaged_compressed_bytes_and_bombs_are_refused() {
     assert_eq!(check(&bomb, &tight, NOW), Err(Refusal::InflatesTooFar { most }));
     let record = Rules { inflate: InflateLimits { record_bytes_max: 1000, ..rules().inflate }, ..rules() };
     let found = invalid(&bomb, &record);
-    assert!(matches!(found, InvalidBatch::Record { index: 0, error: RecordError::TooLarge { .. } }), "{found:?}");
+    assert!(matches!(found, InvalidBatch::RecordTooLarge { index: 0, .. }), "{found:?}");
 }
 
 #[test]

@@ -22,6 +22,9 @@ fn a_header_is_written_back_as_it_was_read() {
     strange[at::ATTRIBUTES] = 0xFF;
     strange[at::PRODUCER_EPOCH] = 0x7F;
     assert_eq!(BatchHeader::from_bytes(&strange).map(|header| header.to_bytes()), Ok(strange));
+    // And the largest length there can be.
+    put(&mut strange, at::LENGTH, i32::MAX.to_be_bytes());
+    assert_eq!(BatchHeader::from_bytes(&strange).map(|header| header.to_bytes()), Ok(strange));
 }
 
 #[test]
