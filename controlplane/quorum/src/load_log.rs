@@ -101,7 +101,12 @@ impl Scanner<'_> {
     fn segment(&mut self, base: Offset, size: u64, is_last: bool, steps: &mut Vec<Step>) -> Result<(), LoadError> {
         let file = FileName::Log(base);
         let end = self.log.end().offset;
-        if base != end {
+        // Of segments that were removed for a snapshot, any may be left after a power cut. Any other gap is a loss.
+        let is_covered = self.log.latest_snapshot().is_some_and(|id| id.offset >= base);
+        if base > end && is_covered {
+            self.log.begin_again_at(base, steps);
+            self.last = None;
+        } else if base != end {
             return Err(damaged(file, 0, format!("it begins at {base}, the log before it ends at {end}")));
         }
         self.log.open_segment(base);

@@ -92,13 +92,14 @@ impl Log {
         (batch.facts.base == end).then_some(CutPoint { segment: batch.segment, position: batch.position })
     }
 
-    /// Cuts the log to end at `end`; newer segments go first, newest first, so that a crash between leaves no gap.
+    /// Cuts the log to end at `end`. Newer segments go first, newest first and each for good before the next, so that a
+    /// crash between leaves no gap: without a snapshot beyond it, a gap is damage.
     pub(crate) fn truncate_to(&mut self, end: Offset, at: CutPoint, steps: &mut Vec<Step>) {
         while self.segments.last().is_some_and(|s| s.base > at.segment) {
             let segment = self.segments.pop().expect("just seen");
             remove_segment(segment.base, steps);
+            steps.push(Step::SyncFolder(Folder::Partition));
         }
-        steps.push(Step::SyncFolder(Folder::Partition));
         let active = self.active();
         assert_eq!(active.base, at.segment, "the cut is in a segment of this log");
         active.truncate(at.position, end);
@@ -116,8 +117,8 @@ impl Log {
         }
     }
 
-    /// Drops the whole log for a snapshot that is beyond its end, and starts again there. Segments go newest first: after
-    /// a crash the rest ends below the snapshot, and loading finishes the work.
+    /// Drops the whole log for a snapshot that is beyond its end, and starts again there. After a crash whatever is left
+    /// ends below the snapshot, and loading finishes the work.
     pub(crate) fn restart_at(&mut self, id: SnapshotId, steps: &mut Vec<Step>) {
         assert!(self.snapshots.contains_key(&id), "the snapshot is in place before the log goes");
         while let Some(segment) = self.segments.pop() {
@@ -177,6 +178,21 @@ fn remove_segment(base: Offset, steps: &mut Vec<Step>) {
 
 /// Rebuilding from the files, at load: no steps.
 impl Log {
+    /// Forgets what was read so far: it lies before a gap, which a snapshot covers.
+    pub(crate) fn begin_again_at(&mut self, base: Offset, steps: &mut Vec<Step>) {
+        for segment in std::mem::take(&mut self.segments) {
+            remove_segment(segment.base, steps);
+        }
+        self.epochs.clear();
+        self.tail.truncate_to(Offset(i64::MIN));
+        self.start = base;
+        self.end = base;
+        while let Some(first) = self.earliest_snapshot().filter(|first| first.offset < base) {
+            self.snapshots.remove(&first);
+            steps.push(Step::Remove(FileName::Snapshot(first)));
+        }
+    }
+
     pub(crate) fn open_segment(&mut self, base: Offset) {
         assert_eq!(base, self.end, "segments follow each other");
         if let Some(previous) = self.segments.last_mut() {
