@@ -134,16 +134,9 @@ impl FetchSessions {
         FetchSessions { core, slots_max, sessions: HashMap::new(), evictions: 0, refusals: 0 }
     }
 
-    pub fn len(&self) -> usize {
-        self.sessions.len()
-    }
-
-    pub fn is_empty(&self) -> bool {
-        self.sessions.is_empty()
-    }
-
-    pub fn partitions(&self) -> usize {
-        self.sessions.values().map(|session| session.order.len()).sum()
+    /// Sessions, and the partitions in them: two of Kafka's gauges.
+    pub fn size(&self) -> (usize, usize) {
+        (self.sessions.len(), self.sessions.values().map(|session| session.order.len()).sum())
     }
 
     /// Resolves the session fields of a request into a scope and the partitions to serve.
@@ -254,10 +247,6 @@ impl FetchSessions {
         }
         named
     }
-
-    pub fn close(&mut self, id: i32) {
-        self.sessions.remove(&id);
-    }
 }
 
 /// The session fields of a fetch request.
@@ -339,7 +328,7 @@ mod tests {
         let (_, list) = sessions.resolve(now, request(id, 2, vec![], vec![key(0)])).unwrap();
         assert_eq!(list, vec![(key(1), asked(9))]);
         let (scope, list) = sessions.resolve(now, request(id, 3, vec![], vec![key(1)])).unwrap();
-        assert_eq!((scope, list.len(), sessions.len()), (FetchScope::Sessionless, 0, 0));
+        assert_eq!((scope, list.len(), sessions.size().0), (FetchScope::Sessionless, 0, 0));
         assert_eq!(sessions.resolve(now, request(id, 4, vec![], vec![])), Err(SessionError::IdNotFound));
     }
 

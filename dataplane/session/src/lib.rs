@@ -1,5 +1,30 @@
+//! One connection's conversation: receive, cut, decode, route, keep order, gather, fetch sessions, encode.
+//!
+//! `dataplane/core` feeds it events of the network, outcomes of other cores, answers of the link and time; it leaves
+//! commands and up-calls in `Outputs`. It knows neither logs nor devices. Invariants: replies leave in the order of
+//! requests; only a Produce is evaluated beside an unanswered Produce; a slow reader holds at most
+//! `CONNECTION_RESPONSE_BYTES_MAX` of memory; bad input ends one connection, with a reason.
+//! Tests: beside the code, and `tests/` over the simulated network.
 #![forbid(unsafe_code)]
-pub mod assemble;
-pub mod fetch_session;
+
+pub mod api;
+mod assemble;
+mod begin;
+mod connection;
+mod encode;
+mod errors;
+mod fetch;
+mod fetch_session;
+mod forward;
+mod gather;
 pub mod limits;
-pub mod replies;
+mod lists;
+mod produce;
+mod replies;
+pub mod route;
+mod sessions;
+mod unavailable;
+
+pub use connection::EndReason;
+pub use forward::core_of_forward;
+pub use sessions::{NodeFacts, Outputs, Sessions, Turn};

@@ -31,4 +31,7 @@ pub const PARKED_TIME_MAX: Duration = Duration::from_secs(10);
 /// Bytes of requests parked on a core for a control plane that is away.
 pub const PARKED_BYTES_MAX: usize = 4 << 20;
 
+/// Timers of a core's sessions that fire in one turn; the rest fire in the next.
+pub const TIMERS_PER_TURN: usize = 256;
+
 const _: () = assert!(WINDOW_BYTES as usize * 2 <= CONNECTION_RESPONSE_BYTES_MAX);

@@ -41,17 +41,25 @@ pub enum Next {
 
 #[derive(Debug, Default)]
 pub struct Replies {
-    queue: VecDeque<Reply>,
+    /// Each reply, and whether its request is a Produce.
+    queue: VecDeque<(Reply, bool)>,
     first: u64,
+    produces: usize,
     /// A window of stored bytes was asked for and has not come.
     window_out: bool,
 }
 
 impl Replies {
     /// Takes the next place.
-    pub fn begin(&mut self) -> ReplyNumber {
-        self.queue.push_back(Reply::Waiting);
+    pub fn begin(&mut self, is_produce: bool) -> ReplyNumber {
+        self.queue.push_back((Reply::Waiting, is_produce));
+        self.produces += usize::from(is_produce);
         ReplyNumber(self.first + self.queue.len() as u64 - 1)
+    }
+
+    /// Produce requests among those pending.
+    pub fn produces(&self) -> usize {
+        self.produces
     }
 
     /// Requests that are not yet answered, or whose answer is not yet sent.
@@ -59,13 +67,9 @@ impl Replies {
         self.queue.len()
     }
 
-    pub fn unanswered(&self) -> usize {
-        self.queue.iter().filter(|reply| matches!(reply, Reply::Waiting)).count()
-    }
-
     fn at(&mut self, number: ReplyNumber) -> &mut Reply {
         let index = number.0.checked_sub(self.first).expect("a reply is given once") as usize;
-        let reply = self.queue.get_mut(index).expect("a reply was begun");
+        let (reply, _) = self.queue.get_mut(index).expect("a reply was begun");
         assert!(matches!(reply, Reply::Waiting), "a reply is given once");
         reply
     }
@@ -85,13 +89,13 @@ impl Replies {
     /// The next thing to do, given how many bytes of this connection wait in the network.
     pub fn poll(&mut self, queued: usize) -> Next {
         loop {
-            let Some(Reply::Ready(pieces)) = self.queue.front_mut() else {
+            let Some((Reply::Ready(pieces), _)) = self.queue.front_mut() else {
                 match self.queue.front() {
-                    Some(Reply::Silent) => {
+                    Some((Reply::Silent, _)) => {
                         self.pop();
                         continue;
                     }
-                    Some(Reply::Close) => return Next::Close,
+                    Some((Reply::Close, _)) => return Next::Close,
                     _ => return Next::Nothing,
                 }
             };
@@ -117,7 +121,7 @@ impl Replies {
     pub fn on_window(&mut self, bytes: Vec<BufferRef>, rest: Vec<Stretch>) {
         assert!(self.window_out, "a window was asked for");
         self.window_out = false;
-        let Some(Reply::Ready(pieces)) = self.queue.front_mut() else { panic!("its reply is the first") };
+        let Some((Reply::Ready(pieces), _)) = self.queue.front_mut() else { panic!("its reply is the first") };
         for stretch in rest.into_iter().rev() {
             pieces.push_front(Piece::Stored(stretch));
         }
@@ -127,7 +131,8 @@ impl Replies {
     }
 
     fn pop(&mut self) {
-        self.queue.pop_front();
+        let popped = self.queue.pop_front();
+        self.produces -= usize::from(popped.is_some_and(|(_, is_produce)| is_produce));
         self.first += 1;
     }
 }
@@ -158,7 +163,7 @@ mod tests {
     }
 
     fn stored(length: u32, owner: u16) -> Piece {
-        Piece::Stored(Stretch { owner: CoreId(owner), partition: PartitionId::default(), length, inside: [0; 4] })
+        Piece::Stored(Stretch { owner: CoreId(owner), partition: PartitionId::default(), length, inside: [0; 6] })
     }
 
     fn sent(replies: &mut Replies) -> String {
@@ -172,14 +177,14 @@ mod tests {
     #[test]
     fn answers_leave_in_the_order_of_requests() {
         let mut replies = Replies::default();
-        let numbers: Vec<_> = (0..4).map(|_| replies.begin()).collect();
+        let numbers: Vec<_> = (0..4).map(|i| replies.begin(i % 2 == 0)).collect();
         replies.ready(numbers[2], VecDeque::from([bytes("c")]));
         assert_eq!(sent(&mut replies), "");
         replies.ready(numbers[0], VecDeque::from([bytes("a"), bytes("a")]));
         assert_eq!(sent(&mut replies), "aa");
         replies.silent(numbers[1]);
         assert_eq!(sent(&mut replies), "c");
-        assert_eq!((replies.pending(), replies.unanswered()), (1, 1));
+        assert_eq!((replies.pending(), replies.produces()), (1, 0));
         replies.close(numbers[3]);
         assert!(matches!(replies.poll(0), Next::Close));
     }
@@ -187,7 +192,7 @@ mod tests {
     #[test]
     fn stored_bytes_come_in_windows_as_the_socket_drains() {
         let mut replies = Replies::default();
-        let number = replies.begin();
+        let number = replies.begin(false);
         let pieces = VecDeque::from([bytes("h"), stored(WINDOW_BYTES, 0), stored(10, 0), stored(10, 1), bytes("t")]);
         replies.ready(number, pieces);
         assert!(matches!(replies.poll(0), Next::Send(_)));

@@ -1,0 +1,195 @@
+//! Metadata: brokers, topics and leaders, from the view (KIP-4, KIP-516).
+
+use super::{Asker, is_valid_topic_name, operations};
+use view::Topic;
+use wire::messages::metadata_response::{MetadataResponseBroker, MetadataResponsePartition, MetadataResponseTopic};
+use wire::messages::{MetadataRequest, MetadataResponse};
+use wire::{ErrorCode, KafkaString};
+
+/// A leader without the asker's listener is LISTENER_NOT_FOUND from here on (KIP-302's numbering of Metadata).
+const LISTENER_ERROR_SINCE: i16 = 6;
+/// Topics may be asked for by id from here on.
+const TOPIC_IDS_SINCE: i16 = 12;
+
+/// The answer, and the names that should be created: asked for, absent, valid, and allowed by the request. Whether the
+/// broker's setting allows it too is the caller's question.
+pub fn answer(
+    asker: Asker<'_>,
+    request: &MetadataRequest,
+    version: i16,
+) -> Result<(MetadataResponse, Vec<String>), ErrorCode> {
+    let mut create = Vec::new();
+    let topics = match topics_asked(request, version) {
+        Asked::All => {
+            let mut topics: Vec<_> = asker.view.topics().collect();
+            topics.sort_by(|a, b| a.name.cmp(&b.name));
+            topics.into_iter().map(|topic| describe(asker, topic, request, version)).collect()
+        }
+        Asked::Invalid => return Err(ErrorCode::InvalidRequest),
+        Asked::These => {
+            let asked = request.topics.as_deref().unwrap_or_default();
+            let mut answers = Vec::with_capacity(asked.len());
+            let mut seen = std::collections::HashSet::new();
+            for one in asked {
+                if !seen.insert((one.topic_id, one.name.clone())) {
+                    continue;
+                }
+                let topic = match &one.name {
+                    Some(name) => asker.view.topic(name),
+                    None => asker.view.topic_by_id(base::TopicId(one.topic_id)),
+                };
+                answers.push(match (topic, &one.name) {
+                    (Some(topic), _) => describe(asker, topic, request, version),
+                    (None, Some(name)) => missing_name(name, request.allow_auto_topic_creation, &mut create),
+                    (None, None) => MetadataResponseTopic {
+                        error_code: ErrorCode::UnknownTopicId.code(),
+                        topic_id: one.topic_id,
+                        topic_authorized_operations: operations::NOT_ASKED,
+                        ..Default::default()
+                    },
+                });
+            }
+            answers
+        }
+    };
+    let brokers = asker
+        .endpoints()
+        .map(|endpoint| MetadataResponseBroker {
+            node_id: endpoint.node.0,
+            host: endpoint.host,
+            port: endpoint.port,
+            rack: endpoint.rack,
+            ..Default::default()
+        })
+        .collect();
+    let asked_operations = request.include_cluster_authorized_operations && (8..=10).contains(&version);
+    let response = MetadataResponse {
+        brokers,
+        cluster_id: Some(KafkaString::from(asker.cluster_id)),
+        controller_id: asker.view.controller().map_or(-1, |node| node.0),
+        topics,
+        cluster_authorized_operations: if asked_operations { operations::CLUSTER } else { operations::NOT_ASKED },
+        ..Default::default()
+    };
+    Ok((response, create))
+}
+
+enum Asked {
+    All,
+    These,
+    Invalid,
+}
+
+fn topics_asked(request: &MetadataRequest, version: i16) -> Asked {
+    let Some(topics) = &request.topics else { return Asked::All };
+    if version == 0 && topics.is_empty() {
+        return Asked::All;
+    }
+    let odd = |topic: &wire::messages::metadata_request::MetadataRequestTopic| {
+        version < TOPIC_IDS_SINCE && (topic.name.is_none() || !topic.topic_id.is_zero())
+    };
+    if topics.iter().any(odd) { Asked::Invalid } else { Asked::These }
+}
+
+fn missing_name(name: &KafkaString, may_create: bool, create: &mut Vec<String>) -> MetadataResponseTopic {
+    let valid = is_valid_topic_name(name);
+    if valid && may_create {
+        create.push(name.to_string());
+    }
+    let error = if valid { ErrorCode::UnknownTopicOrPartition } else { ErrorCode::InvalidTopicException };
+    MetadataResponseTopic {
+        error_code: error.code(),
+        name: Some(name.clone()),
+        is_internal: matches!(name.as_str(), "__consumer_offsets" | "__transaction_state" | "__share_group_state"),
+        topic_authorized_operations: operations::NOT_ASKED,
+        ..Default::default()
+    }
+}
+
+fn describe(asker: Asker<'_>, topic: &Topic, request: &MetadataRequest, version: i16) -> MetadataResponseTopic {
+    let partitions = topic.partitions.iter().map(|partition| {
+        let endpoint = partition.leader.map(|leader| asker.endpoint(leader));
+        let error = match endpoint {
+            Some(Some(_)) => ErrorCode::None,
+            Some(None) if version >= LISTENER_ERROR_SINCE => ErrorCode::ListenerNotFound,
+            _ => ErrorCode::LeaderNotAvailable,
+        };
+        let leader = partition.leader.filter(|_| !error.is_error());
+        MetadataResponsePartition {
+            error_code: error.code(),
+            partition_index: partition.index.0,
+            leader_id: leader.map_or(-1, |leader| leader.0),
+            leader_epoch: partition.leader_epoch.0,
+            replica_nodes: partition.replicas.iter().map(|node| node.0).collect(),
+            isr_nodes: partition.isr.iter().map(|node| node.0).collect(),
+            offline_replicas: partition.offline.iter().map(|node| node.0).collect(),
+            ..Default::default()
+        }
+    });
+    let asked_operations = request.include_topic_authorized_operations && version >= 8;
+    MetadataResponseTopic {
+        name: Some(KafkaString::from(&*topic.name)),
+        topic_id: topic.id.0,
+        is_internal: topic.is_internal(),
+        partitions: partitions.collect(),
+        topic_authorized_operations: if asked_operations { operations::TOPIC } else { operations::NOT_ASKED },
+        ..Default::default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::api::test_view::{broker, topic, view};
+    use base::{NodeId, Uuid};
+    use wire::messages::metadata_request::MetadataRequestTopic;
+
+    fn request(names: &[&str]) -> MetadataRequest {
+        let topics = names
+            .iter()
+            .map(|name| MetadataRequestTopic { name: Some(KafkaString::from(*name)), ..Default::default() });
+        MetadataRequest { topics: Some(topics.collect()), allow_auto_topic_creation: true, ..Default::default() }
+    }
+
+    #[test]
+    fn each_partition_tells_its_own_trouble() {
+        let brokers = [broker(1, false, &["A", "B"]), broker(2, false, &["B"]), broker(3, true, &["A"])];
+        let leaders = [Some(1), Some(2), None, Some(3)];
+        let view = view(brokers.into_iter().chain([topic(7, "t", &leaders)]).collect());
+        let asker = Asker { view: &view, node: NodeId(1), cluster_id: "c", listener_name: "A" };
+        let (response, _) = answer(asker, &request(&["t"]), 12).unwrap();
+        let got: Vec<_> =
+            response.topics[0].partitions.iter().map(|p| (p.error_code, p.leader_id, p.leader_epoch)).collect();
+        assert_eq!(got, vec![(0, 1, 4), (72, -1, 4), (5, -1, 4), (72, -1, 4)]);
+        assert_eq!(response.brokers.len(), 1, "a broker without the listener, and a fenced one, are left out");
+        let (response, _) = answer(asker, &request(&["t"]), 5).unwrap();
+        assert_eq!(response.topics[0].partitions[1].error_code, 5, "older clients know no such error");
+    }
+
+    #[test]
+    fn absent_topics_are_named_for_creation_only_where_asked() {
+        let view = view(vec![]);
+        let asker = Asker { view: &view, node: NodeId(1), cluster_id: "c", listener_name: "A" };
+        let (response, create) = answer(asker, &request(&["new", "bad name", "new"]), 9).unwrap();
+        let errors: Vec<_> = response.topics.iter().map(|t| t.error_code).collect();
+        assert_eq!((errors, create), (vec![3, 17], vec!["new".to_string()]));
+        let quiet = MetadataRequest { allow_auto_topic_creation: false, ..request(&["new"]) };
+        assert!(answer(asker, &quiet, 9).unwrap().1.is_empty());
+    }
+
+    #[test]
+    fn ids_are_for_version_twelve_and_later() {
+        let view = view(vec![topic(7, "t", &[])]);
+        let asker = Asker { view: &view, node: NodeId(1), cluster_id: "c", listener_name: "A" };
+        let by_id = |id| MetadataRequest {
+            topics: Some(vec![MetadataRequestTopic { topic_id: Uuid(id), name: None, ..Default::default() }]),
+            ..Default::default()
+        };
+        assert_eq!(answer(asker, &by_id(7), 11).unwrap_err(), ErrorCode::InvalidRequest);
+        assert_eq!(answer(asker, &by_id(7), 12).unwrap().0.topics[0].name.as_deref(), Some("t"));
+        assert_eq!(answer(asker, &by_id(8), 12).unwrap().0.topics[0].error_code, 100);
+        let all = MetadataRequest { topics: Some(vec![]), ..Default::default() };
+        assert_eq!(answer(asker, &all, 0).unwrap().0.topics.len(), 1);
+        assert_eq!(answer(asker, &all, 1).unwrap().0.topics.len(), 0);
+    }
+}
