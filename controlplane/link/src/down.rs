@@ -18,6 +18,11 @@ pub enum Down {
         id: u64,
         response: Option<Bytes>,
     },
+    /// The beginning of an answer too large for one message: the parts in their order, then `Answer` with the rest.
+    AnswerPart {
+        id: u64,
+        bytes: Bytes,
+    },
     InternalAppend(InternalAppend),
     InternalRead(InternalRead),
     /// A block of producer ids for InitProducerId without a transactional id.

@@ -31,5 +31,8 @@ pub const FORWARD_CREDIT_BYTES: usize = 16 << 20;
 /// refused at the dataplane with the connection closed.
 pub const FORWARDED_REQUEST_BYTES_MAX: usize = 1 << 20;
 
+/// Bytes of an answer in one message; a longer one takes several (`Down::AnswerPart`).
+pub const ANSWER_BYTES_MAX: usize = 4 << 20;
+
 /// Items of an image sent in one message; larger images take several, the last one marked.
 pub const IMAGE_ITEMS_MAX: usize = 1000;
