@@ -2,7 +2,7 @@
 //! small appends costs few syncs.
 
 use crate::config::{BATCH_BYTES_MAX, BATCHES_WAITING_MAX};
-use crate::disk::Step;
+use crate::disk::{DiskLane, Step};
 use crate::jobs::Purpose;
 use crate::quorum::Quorum;
 use crate::records::{self, Control, RECORD_OVERHEAD_MAX};
@@ -118,7 +118,7 @@ impl Quorum {
     pub(crate) fn sync_log(&mut self, mut steps: Vec<Step>) {
         self.log.sync_active(&mut steps);
         let end = self.log.end().offset;
-        let ticket = self.run(steps);
+        let ticket = self.run(DiskLane::Log, steps);
         self.jobs.expect(ticket, Purpose::Log { end });
         self.appender.in_flight = true;
     }

@@ -1,5 +1,5 @@
-//! What the quorum wants done to its files, as data. A job is a list of steps which one executor runs in order, one job
-//! after the other; its answer is `Event::DiskDone` with the job's ticket. Nothing in a job is ever retried: after a
+//! What the quorum wants done to its files, as data. A job is a list of steps which its lane's executor runs in order, one
+//! job after the other; its answer is `Event::DiskDone` with the job's ticket. Nothing in a job is ever retried: after a
 //! failed fsync the state of a file is unknown, so a failed job stops the node.
 
 use crate::ids::SnapshotId;
@@ -142,9 +142,20 @@ pub enum Step {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Ticket(pub u64);
 
+/// Jobs of a lane are done in the order in which they came; the lanes do not wait for each other, since the sync of a
+/// large snapshot must not hold up the sync of an append.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum DiskLane {
+    /// The log, the election state, and everything that removes files.
+    Log,
+    /// Snapshots until they have their names.
+    Snapshots,
+}
+
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DiskJob {
     pub ticket: Ticket,
+    pub lane: DiskLane,
     pub steps: Vec<Step>,
 }
 

@@ -1,5 +1,6 @@
 //! From waiting to leading: pre-votes (KIP-996), votes, and the transitions between states.
 
+use crate::disk::DiskLane;
 use crate::ids::{OffsetAndEpoch, ReplicaKey};
 use crate::message::{Request, VoteRequest};
 use crate::peers::Purpose;
@@ -170,7 +171,7 @@ impl Quorum {
         let mut steps = Vec::new();
         self.log.start_epoch(election.epoch, start, &mut steps);
         if !steps.is_empty() {
-            self.run(steps);
+            self.run(DiskLane::Log, steps);
         }
         self.begin_epoch_records(granting, now);
     }

@@ -1,5 +1,5 @@
-//! The executor of jobs and reads on a file system: blocking, for a thread of its own. The daemon runs it; the quorum
-//! never does.
+//! The executor of jobs and reads on a file system: blocking, for a thread of its own a lane. The daemon runs it; the
+//! quorum never does.
 
 use crate::disk::{DiskJob, DiskRead, FileName, Folder, PARTITION_FOLDER, Source, Step};
 use crate::quorum::{DiskFailed, Event};
@@ -9,6 +9,7 @@ use std::fs::{File, OpenOptions};
 use std::io::{self, ErrorKind};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 /// How many files stay open between jobs: the active segment's three, and a snapshot.
 const OPEN_MAX: usize = 8;
@@ -19,7 +20,7 @@ pub struct Files {
     root: PathBuf,
     open: HashMap<FileName, File>,
     /// Held while this process uses the directory.
-    _lock: File,
+    lock: Arc<File>,
 }
 
 impl Files {
@@ -30,7 +31,12 @@ impl Files {
         lock.try_lock().map_err(|error| {
             io::Error::new(ErrorKind::ResourceBusy, format!("{} is in use: {error}", root.display()))
         })?;
-        Ok(Files { root: root.to_owned(), open: HashMap::new(), _lock: lock })
+        Ok(Files { root: root.to_owned(), open: HashMap::new(), lock: Arc::new(lock) })
+    }
+
+    /// A second executor on the same directory, so that each lane has one.
+    pub fn another(&self) -> Files {
+        Files { root: self.root.clone(), open: HashMap::new(), lock: Arc::clone(&self.lock) }
     }
 
     fn folder(&self, folder: Folder) -> PathBuf {

@@ -2,7 +2,7 @@
 //! and asking around for a leader when none is known.
 
 use crate::config::{FETCH_BYTES_MAX, FETCH_WAIT_MAX};
-use crate::disk::{FileName, Step};
+use crate::disk::{DiskLane, FileName, Step};
 use crate::ids::{Endpoint, OffsetAndEpoch, SnapshotId};
 use crate::jobs::Purpose as JobPurpose;
 use crate::log::SnapshotFacts;
@@ -216,7 +216,7 @@ impl Quorum {
             follower.snapshot = Some(SnapshotFetch { id, received: 0, size: None });
             follower.snapshot_controls.clear();
             self.abandon_snapshot();
-            self.run(vec![Step::Create(FileName::Partial(id))]);
+            self.run(DiskLane::Snapshots, vec![Step::Create(FileName::Partial(id))]);
         }
     }
 
@@ -245,7 +245,7 @@ impl Quorum {
         if snapshot.is_complete() {
             place_snapshot(snapshot.id, &mut steps);
         }
-        let ticket = self.run(steps);
+        let ticket = self.run(DiskLane::Snapshots, steps);
         let done = JobPurpose::FetchedSnapshot(snapshot.id);
         self.jobs.expect(ticket, if snapshot.is_complete() { done } else { JobPurpose::Housekeeping });
     }
@@ -260,7 +260,7 @@ impl Quorum {
 
     pub(crate) fn abandon_snapshot_fetch(&mut self, snapshot: Option<SnapshotFetch>) {
         if let Some(snapshot) = snapshot {
-            self.run(vec![Step::Remove(FileName::Partial(snapshot.id))]);
+            self.run(DiskLane::Snapshots, vec![Step::Remove(FileName::Partial(snapshot.id))]);
         }
     }
 
@@ -273,7 +273,7 @@ impl Quorum {
             }
             _ => {
                 // The leader it came from is not followed any more; the next one offers its own.
-                self.run(vec![Step::Remove(FileName::Snapshot(id))]);
+                self.run(DiskLane::Snapshots, vec![Step::Remove(FileName::Snapshot(id))]);
                 return;
             }
         };

@@ -1,6 +1,6 @@
 //! Jobs on their way to the disk: what each means once it is done, and the messages that wait for one.
 
-use crate::disk::{Ticket, Whole, replace};
+use crate::disk::{DiskLane, Ticket, Whole, replace};
 use crate::ids::SnapshotId;
 use crate::message::{CallId, Reply};
 use crate::quorum::{DiskFailed, Fault, Quorum, SentRequest};
@@ -34,20 +34,31 @@ enum Held {
 #[derive(Debug, Default)]
 pub(crate) struct Jobs {
     issued: u64,
-    done: u64,
+    log: VecDeque<Ticket>,
+    snapshots: VecDeque<Ticket>,
     purposes: BTreeMap<Ticket, Purpose>,
     election: Option<Ticket>,
     held: VecDeque<(Ticket, Held)>,
 }
 
 impl Jobs {
-    pub(crate) fn next(&mut self) -> Ticket {
+    pub(crate) fn next(&mut self, lane: DiskLane) -> Ticket {
         self.issued += 1;
-        Ticket(self.issued)
+        let ticket = Ticket(self.issued);
+        match lane {
+            DiskLane::Log => self.log.push_back(ticket),
+            DiskLane::Snapshots => self.snapshots.push_back(ticket),
+        }
+        ticket
+    }
+
+    fn done(&mut self, ticket: Ticket) {
+        let lane = if self.log.front() == Some(&ticket) { &mut self.log } else { &mut self.snapshots };
+        assert_eq!(lane.pop_front(), Some(ticket), "the jobs of a lane are done in their order");
     }
 
     pub(crate) fn is_idle(&self) -> bool {
-        self.done == self.issued
+        self.log.is_empty() && self.snapshots.is_empty()
     }
 
     pub(crate) fn expect(&mut self, ticket: Ticket, purpose: Purpose) {
@@ -71,8 +82,7 @@ impl Jobs {
 
 impl Quorum {
     pub(crate) fn on_disk_done(&mut self, ticket: Ticket, result: Result<(), DiskFailed>, now: Now) {
-        assert_eq!(ticket, Ticket(self.jobs.done + 1), "jobs are done in their order");
-        self.jobs.done = ticket.0;
+        self.jobs.done(ticket);
         if let Err(error) = result {
             self.fail(Fault::Disk(error));
             return;
@@ -95,7 +105,7 @@ impl Quorum {
         let mut steps = Vec::new();
         let content = election.encode(self.membership.kraft_version(), self.membership.voters());
         replace(Whole::QuorumState, content, &mut steps);
-        let ticket = self.run(steps);
+        let ticket = self.run(DiskLane::Log, steps);
         self.jobs.expect(ticket, Purpose::Election);
         self.jobs.election = Some(ticket);
     }

@@ -179,7 +179,8 @@ impl Quorum {
             Role::Prospective(nominee) | Role::Candidate(nominee) => Some(Quorum::nominee_deadline(nominee)),
             Role::Leader(_) => self.leader_deadline(),
             Role::Follower(follower) => {
-                let idle = follower.outstanding.is_none() && !self.appender.in_flight;
+                let placing = follower.snapshot.is_some_and(|snapshot| snapshot.is_complete());
+                let idle = follower.outstanding.is_none() && !self.appender.in_flight && !placing;
                 let fetch = idle.then_some(follower.not_before);
                 let stand = self.is_voter().then_some(follower.fetch_deadline);
                 [fetch, stand].into_iter().flatten().min()

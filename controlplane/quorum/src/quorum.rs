@@ -3,7 +3,7 @@
 use crate::appending::Appender;
 use crate::calls::Calls;
 use crate::config::Config;
-use crate::disk::{DiskJob, DiskRead, Step, Ticket};
+use crate::disk::{DiskJob, DiskLane, DiskRead, Step, Ticket};
 use crate::feed::Feed;
 use crate::ids::{OffsetAndEpoch, ReplicaKey, SnapshotId, VoterSet};
 use crate::jobs::Jobs;
@@ -21,7 +21,7 @@ use bytes::Bytes;
 /// What happens to a quorum, beside time.
 #[derive(Clone, Debug)]
 pub enum Event {
-    /// All steps of a job are done, or one failed. Jobs are done in the order in which they were given out.
+    /// All steps of a job are done, or one failed. The jobs of a lane are done in the order in which they were given out.
     DiskDone {
         ticket: Ticket,
         result: Result<(), DiskFailed>,
@@ -253,10 +253,10 @@ impl Quorum {
         }
     }
 
-    /// Gives a job to the disk, unless there is nothing to do.
-    pub(crate) fn run(&mut self, steps: Vec<Step>) -> Ticket {
-        let ticket = self.jobs.next();
-        self.out.jobs.push(DiskJob { ticket, steps });
+    /// Gives a job to the disk.
+    pub(crate) fn run(&mut self, lane: DiskLane, steps: Vec<Step>) -> Ticket {
+        let ticket = self.jobs.next(lane);
+        self.out.jobs.push(DiskJob { ticket, lane, steps });
         ticket
     }
 

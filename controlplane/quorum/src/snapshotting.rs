@@ -1,7 +1,7 @@
 //! Snapshots of this node's own state: written beside the log, synced, renamed; only then does the log's start move.
 
 use crate::config::BATCH_BYTES_MAX;
-use crate::disk::{FileName, Folder, Step};
+use crate::disk::{DiskLane, FileName, Folder, Step};
 use crate::ids::{OffsetAndEpoch, SnapshotId};
 use crate::jobs::Purpose;
 use crate::log::{FetchPosition, SnapshotFacts};
@@ -107,7 +107,7 @@ impl Quorum {
         let mut steps = vec![Step::Create(FileName::Partial(id))];
         writing.push(header, &mut steps);
         self.snapshotting.writing = Some(writing);
-        self.run(steps);
+        self.run(DiskLane::Snapshots, steps);
         Ok(())
     }
 
@@ -119,7 +119,7 @@ impl Quorum {
             writing.push(records::build(writing.next, writing.id.epoch, now.wall, batch), &mut steps);
         }
         if !steps.is_empty() {
-            self.run(steps);
+            self.run(DiskLane::Snapshots, steps);
         }
         Ok(())
     }
@@ -131,7 +131,7 @@ impl Quorum {
         let id = writing.id;
         writing.push(snapshot_footer(writing.next, id.epoch, now.wall), &mut steps);
         place_snapshot(id, &mut steps);
-        let ticket = self.run(steps);
+        let ticket = self.run(DiskLane::Snapshots, steps);
         self.jobs.expect(ticket, Purpose::Snapshot(id));
         self.snapshotting.finishing = Some(writing);
         Ok(())
@@ -140,7 +140,7 @@ impl Quorum {
     /// Gives a begun snapshot up.
     pub fn abandon_snapshot(&mut self) {
         if let Some(writing) = self.snapshotting.writing.take() {
-            self.run(vec![Step::Remove(FileName::Partial(writing.id))]);
+            self.run(DiskLane::Snapshots, vec![Step::Remove(FileName::Partial(writing.id))]);
         }
     }
 
@@ -159,7 +159,7 @@ impl Quorum {
             self.clean(now, &mut steps);
         }
         if !steps.is_empty() {
-            let ticket = self.run(steps);
+            let ticket = self.run(DiskLane::Log, steps);
             self.jobs.expect(ticket, Purpose::Housekeeping);
         }
         self.deliver(Delivery::SnapshotWritten { id });
@@ -171,7 +171,7 @@ impl Quorum {
             let mut steps = Vec::new();
             self.clean(now, &mut steps);
             if !steps.is_empty() {
-                self.run(steps);
+                self.run(DiskLane::Log, steps);
             }
         }
     }

@@ -75,11 +75,11 @@ impl Run {
         let mut left = self.random.below(12);
         while left > 0 {
             left -= 1;
-            let steps = replica.jobs.front().map_or(0, |job| job.steps.len());
-            if crash && steps > 0 && self.random.chance(1, 4) {
-                let job = replica.jobs.pop_front().expect("just seen");
-                let done = self.random.below(steps as u64) as usize;
-                job.steps[..done].iter().for_each(|step| replica.disk.step(step));
+            if crash && self.random.chance(1, 4) {
+                if let Some(job) = replica.next_job() {
+                    let done = self.random.below(job.steps.len() as u64 + 1) as usize;
+                    job.steps[..done].iter().for_each(|step| replica.disk.step(step));
+                }
                 return true;
             }
             if !replica.work(now) {

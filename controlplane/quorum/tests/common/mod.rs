@@ -7,9 +7,9 @@ use base::{LeaderEpoch, Monotonic, NodeId, Now, Offset, Random, Uuid, WallMillis
 use bytes::Bytes;
 use disk::SimDisk;
 use pollux_quorum::{
-    CommittedBatch, Config, Delivery, DiskFailed, DiskJob, DiskRead, Endpoint, Event, FormatOptions, KRaftVersionRange,
-    Leadership, LoadError, LoadReport, OffsetAndEpoch, Outputs, Quorum, ReplicaKey, SnapshotId, Step, Voter, VoterSet,
-    format,
+    CommittedBatch, Config, Delivery, DiskFailed, DiskJob, DiskLane, DiskRead, Endpoint, Event, FormatOptions,
+    KRaftVersionRange, Leadership, LoadError, LoadReport, OffsetAndEpoch, Outputs, Quorum, ReplicaKey, SnapshotId,
+    Step, Voter, VoterSet, format,
 };
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -122,6 +122,7 @@ pub struct Replica {
     pub replies: Vec<(pollux_quorum::CallId, pollux_quorum::Reply)>,
     pub fault: Option<pollux_quorum::Fault>,
     pub report: LoadReport,
+    lanes: Random,
 }
 
 impl Replica {
@@ -137,6 +138,7 @@ impl Replica {
             replies: Vec::new(),
             fault: None,
             report,
+            lanes: Random::from_seed(seed),
         };
         replica.poll(now);
         Ok(replica)
@@ -165,9 +167,16 @@ impl Replica {
         self.take(out);
     }
 
+    /// The next job of either lane, the lanes in no particular order.
+    pub fn next_job(&mut self) -> Option<DiskJob> {
+        let lane = if self.lanes.chance(1, 2) { DiskLane::Log } else { DiskLane::Snapshots };
+        let first = self.jobs.iter().position(|job| job.lane == lane).unwrap_or(0);
+        self.jobs.remove(first)
+    }
+
     /// Runs one job or one read; false if there was none.
     pub fn work(&mut self, now: Now) -> bool {
-        if let Some(job) = self.jobs.pop_front() {
+        if let Some(job) = self.next_job() {
             for step in &job.steps {
                 self.disk.step(step);
             }
