@@ -82,7 +82,6 @@ impl Loader {
         }
         image.provenance = provenance;
         let delta = MetadataDelta::between(&self.published, &image);
-        self.removed.extend(delta.removed_topics.iter().cloned());
         self.stable = Draft { image, delta };
         self.open = None;
         Ok(())
