@@ -17,11 +17,14 @@ pub fn response<R: Response>(version: i16, correlation_id: i32, body: &R) -> Buf
     BufferRef::from_vec(out.into())
 }
 
-/// A response that the control plane made: header and body, without the size.
-pub fn framed(response: &[u8]) -> BufferRef {
-    let mut out = Vec::with_capacity(response.len() + 4);
-    out.extend_from_slice(&(response.len() as i32).to_be_bytes());
-    out.extend_from_slice(response);
+/// A response that the control plane made: header and body, without the size, in its parts.
+pub fn framed(parts: &[bytes::Bytes]) -> BufferRef {
+    let length: usize = parts.iter().map(|part| part.len()).sum();
+    let mut out = Vec::with_capacity(length + 4);
+    out.extend_from_slice(&(length as i32).to_be_bytes());
+    for part in parts {
+        out.extend_from_slice(part);
+    }
     BufferRef::from_vec(out)
 }
 

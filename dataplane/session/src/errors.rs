@@ -36,7 +36,6 @@ pub fn of_produce(error: ProduceError) -> (ErrorCode, ProduceRefusal) {
         ProduceError::UnsupportedCompression(message) => told(ErrorCode::UnsupportedCompressionType, message),
         ProduceError::UnsupportedForMessageFormat(message) => told(ErrorCode::UnsupportedForMessageFormat, message),
         ProduceError::Undecodable(message) => told(ErrorCode::UnknownServerError, message),
-        ProduceError::Undecodable(message) => told(ErrorCode::UnknownServerError, message),
         ProduceError::NotEnoughReplicas => plain(ErrorCode::NotEnoughReplicas),
         ProduceError::NotEnoughReplicasAfterAppend => plain(ErrorCode::NotEnoughReplicasAfterAppend),
         ProduceError::TimedOut => plain(ErrorCode::RequestTimedOut),
@@ -76,4 +75,9 @@ pub fn of_delete_records(error: DeleteRecordsError) -> ErrorCode {
         DeleteRecordsError::TimedOut => ErrorCode::RequestTimedOut,
         DeleteRecordsError::PolicyViolation => ErrorCode::PolicyViolation,
     }
+}
+
+/// The bare code of a refused append, for a coordinator.
+pub fn produce_error_code(error: &ProduceError) -> i16 {
+    of_produce(error.clone()).0.code()
 }

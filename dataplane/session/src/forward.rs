@@ -22,6 +22,8 @@ struct Sent {
     correlation_id: i32,
     body: Bytes,
     began: Monotonic,
+    /// The beginning of an answer that takes several messages.
+    parts: Vec<Bytes>,
 }
 
 #[derive(Debug)]
@@ -108,6 +110,7 @@ impl Sessions {
             correlation_id: request.correlation_id,
             body,
             began: turn.now.monotonic,
+            parts: Vec::new(),
         };
         if self.forwards.link_up {
             self.forwards.waiting.insert(id, sent);
@@ -160,13 +163,22 @@ impl Sessions {
         }
     }
 
+    /// A part of an answer; the last comes by `on_forward_answer`.
+    pub fn on_forward_part(&mut self, id: u64, bytes: Bytes) {
+        if let Some(sent) = self.forwards.waiting.get_mut(&id) {
+            sent.parts.push(bytes);
+        }
+    }
+
     /// The control plane's answer; `None` closes the connection.
     pub fn on_forward_answer<S: Streams>(&mut self, turn: &mut Turn<'_, S>, id: u64, response: Option<Bytes>) {
         let Some(sent) = self.forwards.waiting.remove(&id) else { return };
         self.out.answered.push((sent.api, turn.now.monotonic.since(sent.began)));
         match response {
             Some(response) => {
-                let bytes = crate::encode::framed(&response);
+                let mut parts = sent.parts;
+                parts.push(response);
+                let bytes = crate::encode::framed(&parts);
                 self.reply(turn, sent.stream, sent.reply, VecDeque::from([Piece::Bytes(bytes)]));
                 self.advance(turn, sent.stream);
             }

@@ -26,5 +26,6 @@ mod sessions;
 mod unavailable;
 
 pub use connection::EndReason;
+pub use errors::produce_error_code;
 pub use forward::core_of_forward;
 pub use sessions::{NodeFacts, Outputs, Sessions, Turn};

@@ -10,10 +10,10 @@ pub const FETCH_SESSION_ID_CORE_BITS: u32 = 8;
 pub const FETCH_SESSION_IDLE_BEFORE_EVICTION: Duration = Duration::from_secs(120);
 
 /// Bytes of a response that are brought into the arena at once as the socket drains.
-pub const WINDOW_BYTES: u32 = 256 << 10;
+pub const WINDOW_BYTES: u32 = base::limits::RESPONSE_WINDOW as u32;
 
 /// Bytes of responses that one connection may hold in memory; the next window waits below it.
-pub const CONNECTION_RESPONSE_BYTES_MAX: usize = 512 << 10;
+pub const CONNECTION_RESPONSE_BYTES_MAX: usize = base::limits::RESPONSE_WINDOWS_PER_CONNECTION;
 
 /// Produce requests of one connection under evaluation at once; beyond it the connection is not read on.
 pub const PIPELINED_PRODUCES_MAX: usize = 64;
