@@ -1,0 +1,374 @@
+//! Whole conversations over the simulated network: order, barriers, bad input, the control plane away. The owner of the
+//! partitions is played by the test, which answers commands in the order it likes.
+
+use arena::{Arena, BufferRef};
+use base::*;
+use bytes::{Bytes, BytesMut};
+use handoff::{Appended, Command, GatherId, Outcome, Produced};
+use link::*;
+use net::sim::{SimFaults, SimNetwork, SimPeer, SimStreams};
+use net::{StreamEvent, StreamId, Streams};
+use pollux_session::{NodeFacts, Sessions, Turn};
+use settings::NodeConfig;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+use wire::messages::*;
+use wire::{ApiKey, Decoder, KafkaString, Message, Request, ResponseKind, encode_request};
+
+struct World {
+    now: Now,
+    random: Random,
+    arena: Arena,
+    network: SimNetwork,
+    net: SimStreams,
+    sessions: Sessions,
+    commands: Vec<Command>,
+    up: Vec<Up>,
+}
+
+const TOPIC: TopicId = TopicId(Uuid(77));
+
+fn address() -> SocketAddr {
+    "127.0.0.1:9092".parse().unwrap()
+}
+
+impl World {
+    fn new(faults: SimFaults) -> World {
+        let arena = Arena::heap(CoreId(0), 8 << 20);
+        let now = Now { monotonic: Monotonic(1_000_000_000), wall: WallMillis(1) };
+        let network = SimNetwork::new(Random::from_seed(5), faults);
+        let mut net = SimStreams::new(network.clone(), arena.clone(), now);
+        net.listen(ListenerId(0), address()).unwrap();
+        let facts = NodeFacts {
+            node: NodeId(1),
+            cluster_id: "c".into(),
+            listeners: vec!["PLAINTEXT".into()],
+            log_dir: "/data".into(),
+        };
+        let settings = NodeConfig::laptop(&[]).unwrap().broker;
+        let mut sessions = Sessions::new(now, CoreId(0), 1, Arc::new(facts), settings, 1 << 20);
+        sessions.on_view(view());
+        let random = Random::from_seed(1);
+        World { now, random, arena, network, net, sessions, commands: Vec::new(), up: Vec::new() }
+    }
+
+    fn connect(&self) -> SimPeer {
+        self.network.connect(address(), "10.0.0.9:1".parse().unwrap()).expect("somebody listens")
+    }
+
+    fn with(&mut self, act: impl FnOnce(&mut Sessions, &mut Turn<'_, SimStreams>)) {
+        let mut turn = Turn { now: self.now, random: &mut self.random, net: &mut self.net, arena: &self.arena };
+        act(&mut self.sessions, &mut turn);
+        self.commands.extend(self.sessions.out.commands.drain(..).map(|(_, command)| command));
+        self.up.append(&mut self.sessions.out.up);
+    }
+
+    /// A few turns of the network: everything that can move without new input has moved.
+    fn settle(&mut self) {
+        for _ in 0..200 {
+            let mut events = Vec::new();
+            self.net.poll(self.now, 64, &mut events);
+            for event in events {
+                self.on_event(event);
+            }
+            self.with(|sessions, turn| sessions.on_time(turn));
+            self.net.flush(self.now);
+            self.now.monotonic = self.now.monotonic + Duration::from_micros(100);
+        }
+    }
+
+    fn on_event(&mut self, event: StreamEvent) {
+        match event {
+            StreamEvent::Opened { stream, listener, peer } => {
+                self.sessions.on_opened(self.now, stream, listener, Some(peer));
+            }
+            StreamEvent::Received { stream, bytes } => self.with(|s, turn| s.on_received(turn, stream, bytes)),
+            StreamEvent::Filled { stream, buffer } => self.with(|s, turn| s.on_filled(turn, stream, buffer)),
+            StreamEvent::Writable { stream, .. } => self.with(|s, turn| s.on_writable(turn, stream)),
+            StreamEvent::PeerFinished { stream } => self.with(|s, turn| s.on_peer_finished(turn, stream)),
+            StreamEvent::Closed { stream, .. } => self.closed(stream),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn closed(&mut self, stream: StreamId) {
+        self.sessions.on_closed(stream);
+    }
+
+    fn answer_produce(&mut self, gather: GatherId, entries: usize, base_offset: i64) {
+        let entries = (0..entries).map(|i| Produced {
+            index: handoff::EntryIndex(i as u32),
+            result: Ok(Appended { base_offset: Offset(base_offset), append_time: None, log_start: Offset(0) }),
+            epoch: None,
+            log_start: Offset(0),
+        });
+        let outcome = Outcome::Produced { gather, last: true, entries: entries.collect() };
+        self.with(|sessions, turn| sessions.on_outcome(turn, outcome));
+    }
+}
+
+fn view() -> Arc<::view::View> {
+    let partition = ViewPartition {
+        index: PartitionIndex(0),
+        leader: Some(NodeId(1)),
+        leader_epoch: LeaderEpoch(0),
+        partition_epoch: PartitionEpoch(0),
+        replicas: vec![NodeId(1)],
+        isr: vec![NodeId(1)],
+        eligible_leader_replicas: vec![],
+        last_known_elr: vec![],
+        offline: vec![],
+    };
+    let changes = vec![
+        ViewChange::Broker(ViewBroker {
+            id: NodeId(1),
+            epoch: BrokerEpoch(1),
+            incarnation: Uuid(1),
+            rack: None,
+            fenced: false,
+            in_controlled_shutdown: false,
+            listeners: vec![("PLAINTEXT".into(), "localhost".into(), 9092, 0)],
+        }),
+        ViewChange::Topic(ViewTopic { id: TOPIC, name: "t".into(), partitions: vec![partition] }),
+    ];
+    let provenance = Provenance { cluster_id: "c".into(), quorum_epoch: 1, metadata_offset: 9, caught_up: true };
+    let mut builder = ::view::ViewBuilder::new("c".into(), ::view::View::default());
+    builder.apply(ViewPart { provenance, image: true, last: true, changes }).unwrap();
+    builder.place([(PartitionId { topic: TOPIC, index: PartitionIndex(0) }, Some(CoreId(0)))])
+}
+
+fn frame<R: Request>(version: i16, correlation_id: i32, body: &R) -> Vec<u8> {
+    let mut out = BytesMut::new();
+    encode_request(&mut out, version, correlation_id, Some("test"), body).unwrap();
+    out.to_vec()
+}
+
+fn produce(acks: i16) -> ProduceRequest {
+    use produce_request::{PartitionProduceData, TopicProduceData};
+    let partition_data =
+        vec![PartitionProduceData { index: 0, records: Some(Bytes::from_static(b"batch")), ..Default::default() }];
+    let topic = TopicProduceData { name: KafkaString::from("t"), partition_data, ..Default::default() };
+    ProduceRequest { acks, timeout_ms: 1000, topic_data: vec![topic], ..Default::default() }
+}
+
+/// Correlation ids and bodies of what a peer received.
+fn answers(bytes: &[u8], asked: &[(ApiKey, i16)]) -> Vec<(i32, ResponseKind)> {
+    let mut at = 0;
+    let mut answers = Vec::new();
+    for (api, version) in asked {
+        if at == bytes.len() {
+            break;
+        }
+        let size = i32::from_be_bytes(bytes[at..at + 4].try_into().unwrap()) as usize;
+        let mut d = Decoder::new(&bytes[at + 4..at + 4 + size]);
+        let id = wire::read_response_header(&mut d, *api, *version).unwrap();
+        answers.push((id, ResponseKind::decode(*api, *version, &mut d).unwrap()));
+        d.finish().unwrap();
+        at += 4 + size;
+    }
+    assert_eq!(at, bytes.len(), "nothing follows");
+    answers
+}
+
+fn gather_of(command: &Command) -> GatherId {
+    match command {
+        Command::Produce(produce) => produce.gather,
+        Command::Fetch(fetch) => fetch.gather,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn produces_run_side_by_side_and_everything_else_waits_for_what_stands_before() {
+    for faults in [SimFaults::none(), SimFaults { reset: None, ..SimFaults::some() }] {
+        let mut world = World::new(faults);
+        let mut peer = world.connect();
+        let mut stream = Vec::new();
+        stream.extend(frame(9, 1, &produce(-1)));
+        stream.extend(frame(9, 2, &produce(1)));
+        stream.extend(frame(12, 3, &MetadataRequest::default()));
+        stream.extend(frame(9, 4, &produce(-1)));
+        peer.write(&stream);
+        world.settle();
+        assert_eq!(world.commands.len(), 2, "the produce after the metadata waits");
+        let (first, second) = (gather_of(&world.commands[0]), gather_of(&world.commands[1]));
+        world.answer_produce(second, 1, 11);
+        world.settle();
+        assert_eq!(peer.read(), b"", "the first request is answered first");
+        world.answer_produce(first, 1, 10);
+        world.settle();
+        assert_eq!(world.commands.len(), 3);
+        let third = gather_of(&world.commands[2]);
+        world.answer_produce(third, 1, 12);
+        world.settle();
+        let asked = [(ApiKey::Produce, 9), (ApiKey::Produce, 9), (ApiKey::Metadata, 12), (ApiKey::Produce, 9)];
+        let answers = answers(&peer.read(), &asked);
+        assert_eq!(answers.iter().map(|(id, _)| *id).collect::<Vec<_>>(), vec![1, 2, 3, 4]);
+        let ResponseKind::Produce(response) = &answers[1].1 else { panic!("a produce response") };
+        assert_eq!(response.responses[0].partition_responses[0].base_offset, 11);
+    }
+}
+
+#[test]
+fn an_unknown_api_versions_version_is_answered_and_the_connection_lives() {
+    let mut world = World::new(SimFaults::none());
+    let mut peer = world.connect();
+    // Version 127 with junk where its header goes on.
+    let mut odd = vec![0, 18, 0, 127, 0, 0, 0, 5];
+    odd.extend([0xFF; 20]);
+    let mut stream = (odd.len() as i32).to_be_bytes().to_vec();
+    stream.extend(odd);
+    let named = ApiVersionsRequest {
+        client_software_name: KafkaString::from("x"),
+        client_software_version: KafkaString::from("1"),
+        ..Default::default()
+    };
+    stream.extend(frame(3, 6, &named));
+    peer.write(&stream);
+    world.settle();
+    let answers = answers(&peer.read(), &[(ApiKey::ApiVersions, 0), (ApiKey::ApiVersions, 3)]);
+    let ResponseKind::ApiVersions(old) = &answers[0].1 else { panic!("api versions") };
+    assert_eq!((answers[0].0, old.error_code, old.api_keys.len()), (5, 35, 1));
+    let ResponseKind::ApiVersions(new) = &answers[1].1 else { panic!("api versions") };
+    assert_eq!((answers[1].0, new.error_code), (6, 0));
+    assert!(new.api_keys.iter().any(|key| key.api_key == 0 && key.min_version == 0));
+}
+
+#[test]
+fn bad_input_ends_its_own_connection_only() {
+    let bad: [Vec<u8>; 5] = [
+        (-1i32).to_be_bytes().to_vec(),
+        i32::MAX.to_be_bytes().to_vec(),
+        b"GET / HTTP/1.1\r\n\r\n".to_vec(),
+        frame(2, 1, &MetadataRequest { topics: None, ..Default::default() })
+            .into_iter()
+            .enumerate()
+            .map(|(i, b)| if i == 5 { 99 } else { b })
+            .collect(),
+        vec![0, 0, 0, 3, 1, 2, 3],
+    ];
+    let mut world = World::new(SimFaults::none());
+    let mut good = world.connect();
+    for bytes in bad {
+        let mut peer = world.connect();
+        peer.write(&bytes);
+        world.settle();
+        assert_eq!(peer.read(), b"");
+        assert!(!matches!(peer.state(), net::sim::PeerState::Open), "{bytes:?}");
+        assert_eq!(world.sessions.out.ended.len(), 1);
+        world.sessions.out.ended.clear();
+    }
+    good.write(&frame(12, 8, &MetadataRequest::default()));
+    world.settle();
+    assert_eq!(answers(&good.read(), &[(ApiKey::Metadata, 12)])[0].0, 8);
+}
+
+#[test]
+fn a_failed_produce_without_acks_closes_and_a_good_one_is_silent() {
+    let mut world = World::new(SimFaults::none());
+    let mut peer = world.connect();
+    peer.write(&[frame(9, 1, &produce(0)), frame(12, 2, &MetadataRequest::default())].concat());
+    world.settle();
+    let gather = gather_of(&world.commands[0]);
+    world.answer_produce(gather, 1, 3);
+    world.settle();
+    assert_eq!(answers(&peer.read(), &[(ApiKey::Metadata, 12)])[0].0, 2);
+    let mut missing = produce(0);
+    missing.topic_data[0].name = KafkaString::from("absent");
+    peer.write(&frame(9, 3, &missing));
+    world.settle();
+    assert!(!matches!(peer.state(), net::sim::PeerState::Open));
+}
+
+#[test]
+fn requests_wait_for_a_control_plane_that_is_away_and_are_never_sent_twice() {
+    let mut world = World::new(SimFaults::none());
+    let mut peer = world.connect();
+    let heartbeat = HeartbeatRequest { group_id: KafkaString::from("g"), ..Default::default() };
+    peer.write(&frame(4, 1, &heartbeat));
+    world.settle();
+    assert!(world.up.is_empty(), "parked");
+    world.with(|sessions, _| sessions.on_link_up());
+    let Some(Up::Forward(forward)) = world.up.pop() else { panic!("sent once the link is up") };
+    assert_eq!((forward.api_key, forward.api_version, forward.correlation_id), (12, 4, 1));
+    world.with(|sessions, turn| sessions.on_link_down(turn));
+    world.with(|sessions, _| sessions.on_link_up());
+    assert!(world.up.is_empty(), "what was sent is not sent again");
+    world.settle();
+    let answers = answers(&peer.read(), &[(ApiKey::Heartbeat, 4)]);
+    let ResponseKind::Heartbeat(response) = &answers[0].1 else { panic!("heartbeat") };
+    assert_eq!(response.error_code, 15);
+    // An answer that comes late finds nobody.
+    world.with(|sessions, turn| sessions.on_forward_answer(turn, forward.id, Some(Bytes::from_static(b"late"))));
+    world.settle();
+    assert_eq!(peer.read(), b"");
+    peer.write(&frame(7, 2, &CreateTopicsRequest::default()));
+    world.with(|sessions, turn| sessions.on_link_down(turn));
+    world.settle();
+    world.now.monotonic = world.now.monotonic + Duration::from_secs(11);
+    world.settle();
+    assert!(!matches!(peer.state(), net::sim::PeerState::Open), "no answer says it: the connection closes");
+}
+
+#[test]
+fn a_waiting_fetch_is_answered_by_news_or_by_time() {
+    let mut world = World::new(SimFaults::none());
+    let mut peer = world.connect();
+    let fetch = FetchRequest {
+        max_wait_ms: 500,
+        min_bytes: 1,
+        max_bytes: 1 << 20,
+        topics: vec![fetch_request::FetchTopic {
+            topic: KafkaString::from("t"),
+            partitions: vec![fetch_request::FetchPartition { partition_max_bytes: 1 << 20, ..Default::default() }],
+            ..Default::default()
+        }],
+        ..Default::default()
+    };
+    peer.write(&frame(4, 1, &fetch));
+    world.settle();
+    let Some(Command::Fetch(first)) = world.commands.pop() else { panic!("a fetch") };
+    assert!(first.wait);
+    let found = |bytes: &'static [u8]| handoff::FetchedRecords {
+        high_watermark: Offset(bytes.len() as i64),
+        ready: if bytes.is_empty() { vec![] } else { vec![BufferRef::from_static(bytes).into_parcel()] },
+        bytes: bytes.len() as u32,
+        first_batch: bytes.len() as u32,
+        ..Default::default()
+    };
+    let fetched = |gather, bytes| Outcome::Fetched {
+        gather,
+        entries: vec![handoff::Fetched { index: handoff::EntryIndex(0), result: Ok(found(bytes)) }],
+    };
+    world.with(|sessions, turn| sessions.on_outcome(turn, fetched(first.gather, b"")));
+    world.settle();
+    assert!(world.commands.is_empty(), "it waits");
+    let news = vec![handoff::FetchNews { index: handoff::EntryIndex(0), readable: 5, urgent: false }];
+    world.with(|sessions, turn| {
+        sessions.on_outcome(turn, Outcome::FetchNews { gather: first.gather, entries: news });
+    });
+    assert!(matches!(world.commands[..], [Command::Cancel(_), Command::Fetch(_)]));
+    world.with(|sessions, turn| sessions.on_outcome(turn, fetched(first.gather, b"batch")));
+    world.settle();
+    let answered = answers(&peer.read(), &[(ApiKey::Fetch, 4)]);
+    let ResponseKind::Fetch(response) = &answered[0].1 else { panic!("a fetch response") };
+    assert_eq!(response.responses[0].partitions[0].records.as_deref(), Some(&b"batch"[..]));
+    world.commands.clear();
+    peer.write(&frame(4, 2, &fetch));
+    world.settle();
+    let Some(Command::Fetch(second)) = world.commands.pop() else { panic!("a fetch") };
+    world.with(|sessions, turn| sessions.on_outcome(turn, fetched(second.gather, b"")));
+    world.now.monotonic = world.now.monotonic + Duration::from_millis(501);
+    world.settle();
+    assert!(matches!(world.commands[..], [Command::Cancel(_), Command::Fetch(_)]), "the time is up");
+    world.with(|sessions, turn| sessions.on_outcome(turn, fetched(second.gather, b"")));
+    world.settle();
+    assert_eq!(answers(&peer.read(), &[(ApiKey::Fetch, 4)])[0].0, 2);
+}
+
+#[test]
+fn what_decodes_to_nothing_known_is_malformed() {
+    let mut d = Decoder::new(&[1, 2, 3]);
+    assert!(MetadataRequest::decode(&mut d, 12).is_err());
+}
