@@ -6,8 +6,9 @@
 //! Invariants: votes and entries are synced before they are answered or counted; the high watermark waits for an entry of
 //! its own epoch and never falls; nothing below it is cut; a snapshot is synced and renamed before the log's start moves.
 //! A clean stop leaves no marker: as in Kafka, every start checks the whole metadata log.
-//! Tests: beside each module; `tests/single.rs` (one voter), `tests/crash.rs` (power cuts at every step),
-//! `tests/cluster.rs` (several replicas, simulated), `tests/reference.rs` (Apache's tools and broker; needs KAFKA_LIBS).
+//! Tests: beside each module; `tests/single.rs` (one voter), `tests/crash.rs` (power cuts at every step), `tests/rules.rs`
+//! (the protocol, rule by rule), `tests/cluster.rs` (several replicas, simulated), `tests/reference.rs` (Apache's tools and
+//! broker; needs KAFKA_LIBS).
 #![forbid(unsafe_code)]
 
 mod appending;

@@ -16,7 +16,7 @@ const OPERATIONS: u64 = 150;
 fn small(seed: u64) -> Config {
     let mut config = config(1);
     config.log.segment_bytes = 1500;
-    config.log.segment_bytes_at_snapshot = if seed % 2 == 0 { 600 } else { 1 << 20 };
+    config.log.segment_bytes_at_snapshot = if seed.is_multiple_of(2) { 600 } else { 1 << 20 };
     config.log.tail_bytes = 300;
     config.snapshots.bytes_between = 1200;
     config.snapshots.retention_bytes = 2500;
