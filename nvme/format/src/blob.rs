@@ -47,6 +47,8 @@ pub struct ProducerState {
     pub epoch: ProducerEpoch,
     pub coordinator_epoch: i32,
     pub last_timestamp: WallMillis,
+    /// The offset of its last record or marker: a cut at or below it changes this state.
+    pub last_offset: Offset,
     /// The first offset of its open transaction.
     pub transaction: Option<Offset>,
     /// The last few, oldest first.
@@ -76,6 +78,9 @@ pub struct EndedTransaction {
 pub struct ProducerSnapshot {
     pub offset: Offset,
     pub position: Position,
+    /// Of its segment so far.
+    pub largest_timestamp: WallMillis,
+    pub offset_of_largest: Offset,
     pub producers: Vec<ProducerState>,
 }
 
@@ -190,6 +195,7 @@ impl ProducerState {
         sink.i16(self.epoch.0);
         sink.i32(self.coordinator_epoch);
         sink.i64(self.last_timestamp.0);
+        sink.offset(self.last_offset);
         sink.option(&self.transaction, |sink, first| sink.offset(*first));
         sink.u8(self.batches.len() as u8);
         for batch in &self.batches {
@@ -203,6 +209,7 @@ impl ProducerState {
             epoch: ProducerEpoch(reader.i16()?),
             coordinator_epoch: reader.i32()?,
             last_timestamp: WallMillis(reader.i64()?),
+            last_offset: reader.offset()?,
             transaction: reader.option(Reader::offset)?,
             batches: Vec::new(),
         };
@@ -318,6 +325,8 @@ impl PartitionBlob {
         bytes.list(&self.snapshots, |sink, snapshot| {
             sink.offset(snapshot.offset);
             sink.position(snapshot.position);
+            sink.i64(snapshot.largest_timestamp.0);
+            sink.offset(snapshot.offset_of_largest);
             sink.list(&snapshot.producers, |sink, producer| producer.encode(sink));
         });
         bytes.list(&self.aborted, |sink, range| range.encode(sink));
@@ -354,6 +363,8 @@ impl PartitionBlob {
                 Ok(ProducerSnapshot {
                     offset: reader.offset()?,
                     position: reader.position()?,
+                    largest_timestamp: WallMillis(reader.i64()?),
+                    offset_of_largest: reader.offset()?,
                     producers: reader.list(ProducerState::decode)?,
                 })
             })?,

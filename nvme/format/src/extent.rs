@@ -9,8 +9,8 @@ pub const EXTENT_UNIT_BLOCKS: u64 = EXTENT_UNIT / BLOCK_SIZE as u64;
 /// No extent is larger, whatever the slab.
 pub const EXTENT_MAX: u64 = 64 * 1024 * 1024;
 
-const _: () = assert!(EXTENT_UNIT % BLOCK_SIZE as u64 == 0 && EXTENT_UNIT.is_power_of_two());
-const _: () = assert!(EXTENT_MAX % EXTENT_UNIT == 0 && EXTENT_MAX.is_power_of_two());
+const _: () = assert!(EXTENT_UNIT.is_multiple_of(BLOCK_SIZE as u64) && EXTENT_UNIT.is_power_of_two());
+const _: () = assert!(EXTENT_MAX.is_multiple_of(EXTENT_UNIT) && EXTENT_MAX.is_power_of_two());
 
 /// A slab, counted from the start of the slab region.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

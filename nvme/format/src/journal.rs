@@ -18,7 +18,7 @@ pub const RECORD_ALIGN: usize = 8;
 /// No commit is longer, so that a reader never trusts a larger length.
 pub const COMMIT_BLOCKS_MAX: u32 = 8 * 1024 * 1024 / BLOCK_SIZE as u32;
 
-const _: () = assert!(HEADER_SIZE % RECORD_ALIGN == 0 && HEADER_SIZE < BLOCK_SIZE);
+const _: () = assert!(HEADER_SIZE.is_multiple_of(RECORD_ALIGN) && HEADER_SIZE < BLOCK_SIZE);
 
 /// What a commit is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

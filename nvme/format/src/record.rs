@@ -40,7 +40,8 @@ pub struct AppendFacts {
 /// Batches that a direct write put into the extent, whole blocks; what is left of them follows in `remainder`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AppendDone<'a> {
-    pub extent: Block,
+    /// The first block of the direct write.
+    pub direct_block: Block,
     /// Where the direct write starts (at or below the append's own position), how long it is, and its CRC.
     pub direct_from: Position,
     pub direct_len: u64,
@@ -69,8 +70,12 @@ pub struct ExtentTaken {
 pub struct Truncated {
     pub to: Offset,
     pub position: Position,
-    /// The index entry of the stretch that the cut shortens.
+    /// Of the cut extent: entries that stay as they are, and the entry of the stretch that the cut shortens.
+    pub kept_entries: u32,
     pub last_entry: Option<IndexEntry>,
+    /// Of the cut extent, and of the last segment, as they are at the cut.
+    pub extent_largest: (WallMillis, Offset),
+    pub segment_largest: (WallMillis, Offset),
     /// Producers whose state lay beyond the cut, as they were at the cut.
     pub producers: Vec<ProducerState>,
 }
@@ -247,7 +252,7 @@ impl ExtentAddress {
 
 impl<'a> AppendDone<'a> {
     fn encode(&self, sink: &mut impl Sink) {
-        sink.u64(self.extent.0);
+        sink.u64(self.direct_block.0);
         sink.position(self.direct_from);
         sink.u64(self.direct_len);
         sink.u32(self.direct_crc);
@@ -258,7 +263,7 @@ impl<'a> AppendDone<'a> {
 
     fn decode(reader: &mut Reader<'a>) -> Result<AppendDone<'a>, Malformed> {
         let done = AppendDone {
-            extent: Block(reader.u64()?),
+            direct_block: Block(reader.u64()?),
             direct_from: reader.position()?,
             direct_len: reader.u64()?,
             direct_crc: reader.u32()?,
@@ -266,7 +271,8 @@ impl<'a> AppendDone<'a> {
             headers: reader.bytes()?,
             remainder: reader.bytes()?,
         };
-        if done.headers.len().is_multiple_of(BATCH_HEADER) { Ok(done) } else { Err(Malformed) }
+        let sound = done.headers.len().is_multiple_of(BATCH_HEADER) && done.direct_block.0 < 1 << 48;
+        if sound { Ok(done) } else { Err(Malformed) }
     }
 
     /// The headers one by one.
@@ -279,7 +285,12 @@ impl Truncated {
     fn encode(&self, sink: &mut impl Sink) {
         sink.offset(self.to);
         sink.position(self.position);
+        sink.u32(self.kept_entries);
         sink.option(&self.last_entry, |sink, entry| entry.encode(sink));
+        for (timestamp, offset) in [self.extent_largest, self.segment_largest] {
+            sink.i64(timestamp.0);
+            sink.offset(offset);
+        }
         sink.list(&self.producers, |sink, producer| producer.encode(sink));
     }
 
@@ -287,7 +298,10 @@ impl Truncated {
         Ok(Truncated {
             to: reader.offset()?,
             position: reader.position()?,
+            kept_entries: reader.u32()?,
             last_entry: reader.option(IndexEntry::decode)?,
+            extent_largest: (WallMillis(reader.i64()?), reader.offset()?),
+            segment_largest: (WallMillis(reader.i64()?), reader.offset()?),
             producers: reader.list(ProducerState::decode)?,
         })
     }

@@ -119,7 +119,7 @@ impl Superblock {
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Copy {
     Empty,
-    Present(Superblock),
+    Present(Box<Superblock>),
     Damaged,
 }
 
@@ -129,7 +129,7 @@ pub enum Reading {
     /// Nothing was ever stored: it may be formatted.
     Empty,
     /// The copies named in `differing` must be written again before the next update.
-    Present { superblock: Superblock, differing: Vec<usize> },
+    Present { superblock: Box<Superblock>, differing: Vec<usize> },
     /// Something is there that is not a superblock, or a superblock that is damaged: it is never formatted over.
     Unreadable,
 }
@@ -140,7 +140,7 @@ pub fn read(blocks: [&[u8]; SUPERBLOCK_COPIES]) -> Reading {
     let mut copies = Vec::with_capacity(SUPERBLOCK_COPIES);
     for (number, block) in blocks.iter().enumerate() {
         copies.push(match Superblock::decode(block, number) {
-            Ok(superblock) => Copy::Present(superblock),
+            Ok(superblock) => Copy::Present(Box::new(superblock)),
             Err(Malformed) if block.iter().all(|b| *b == 0) => Copy::Empty,
             Err(Malformed) => Copy::Damaged,
         });

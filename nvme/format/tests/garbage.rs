@@ -17,6 +17,7 @@ fn blob() -> PartitionBlob {
         epoch: ProducerEpoch(1),
         coordinator_epoch: -1,
         last_timestamp: WallMillis(3),
+        last_offset: Offset(4),
         transaction: Some(Offset(4)),
         batches: vec![ProducerBatch {
             first_sequence: Sequence(1),
@@ -64,7 +65,13 @@ fn blob() -> PartitionBlob {
             index: Some(IndexPlace { block: 3, entries: 1 }),
         }],
         producers: vec![producer.clone()],
-        snapshots: vec![ProducerSnapshot { offset: Offset(2), position: Position(0), producers: vec![producer] }],
+        snapshots: vec![ProducerSnapshot {
+            offset: Offset(2),
+            position: Position(0),
+            largest_timestamp: WallMillis(1),
+            offset_of_largest: Offset(2),
+            producers: vec![producer],
+        }],
         aborted: vec![AbortedRange {
             producer: ProducerId(5),
             first: Offset(2),

@@ -26,7 +26,7 @@ fn extent() -> ExtentAddress {
 
 fn every_change() -> Vec<Change<'static>> {
     let done = AppendDone {
-        extent: Block(64),
+        direct_block: Block(64),
         direct_from: Position(8192),
         direct_len: 4096,
         direct_crc: 77,
@@ -41,7 +41,15 @@ fn every_change() -> Vec<Change<'static>> {
         base_offset: Offset(5),
         job: Some(6),
     };
-    let truncated = Truncated { to: Offset(1), position: Position(2), last_entry: Some(entry()), producers: vec![] };
+    let truncated = Truncated {
+        to: Offset(1),
+        position: Position(2),
+        kept_entries: 3,
+        last_entry: Some(entry()),
+        extent_largest: (WallMillis(4), Offset(5)),
+        segment_largest: (WallMillis(6), Offset(7)),
+        producers: vec![],
+    };
     let ended = TransactionEnded {
         producer: ProducerId(1),
         epoch: ProducerEpoch(2),

@@ -1,0 +1,224 @@
+//! Changes of a partition beside its records: creation, deletion, epochs, log start, high watermark, producers; and the
+//! view's snapshot.
+
+use crate::api::*;
+use crate::config::LogConfig;
+use crate::lane::{Effect, NoMemory};
+use crate::partition::Partition;
+use crate::shard::SavedView;
+use crate::store::Store;
+use base::{LeaderEpoch, Now, Offset, PartitionId, ShardId, WallMillis};
+use nvme_format::record::{Change, Link, Record, RecordView, Version};
+
+/// Bytes that any of these records takes at most.
+const SMALL: usize = 256;
+
+impl Store {
+    /// A new, empty partition in the least-loaded shard of this core.
+    pub fn create(
+        &mut self,
+        now: Now,
+        partition: PartitionId,
+        created_at: i64,
+        config: LogConfig,
+    ) -> Result<LogSlot, ChangeError> {
+        if self.by_id.contains_key(&partition) {
+            return Err(ChangeError::Exists);
+        }
+        self.reserve_change(SMALL)?;
+        let least = self.shards.iter().min_by_key(|shard| (shard.partitions, shard.id)).expect("a core has shards");
+        let shard = least.id;
+        let version = self.shard_mut(shard).take_version();
+        let mut new = Partition::new(partition, shard, version, created_at);
+        new.config = config;
+        let link = Link { partition, previous: Version(0), version };
+        let slot = self.insert(Box::new(new));
+        self.stage_change(slot, link, Change::Created { created_at }, Vec::new());
+        if self.shards[self.shard_index(shard)].space.total_units() == 0 {
+            self.request_slab(now, shard, false);
+        }
+        Ok(slot)
+    }
+
+    pub(crate) fn insert(&mut self, partition: Box<Partition>) -> LogSlot {
+        let (id, shard) = (partition.id, partition.shard);
+        let Ok(token) = self.partitions.insert(partition) else { unreachable!("the slots grow") };
+        self.by_id.insert(id, LogSlot::of(token));
+        self.shard_mut(shard).partitions += 1;
+        LogSlot::of(token)
+    }
+
+    /// Deletes the partition: one record; its extents are freed when that is durable and nobody reads them.
+    pub fn delete(&mut self, slot: LogSlot) -> Result<(), ChangeError> {
+        let shard = self.partition(slot).ok_or(ChangeError::Unknown)?.shard;
+        self.reserve_change(SMALL)?;
+        let version = self.shard_mut(shard).take_version();
+        let mut partition = self.partitions.remove(slot.token()).expect("it was there");
+        self.by_id.remove(&partition.id);
+        self.shard_mut(shard).partitions -= 1;
+        let link = partition.link(version);
+        let extents = partition.apply(&Change::Deleted);
+        let view = RecordView { shard, record: Record::Partition(link, Change::Deleted) };
+        let effects = vec![Effect::Freed { shard, extents }, Effect::Deleted { partition: partition.id }];
+        self.stage_record(&view, effects);
+        self.truncations.remove(&slot);
+        Ok(())
+    }
+
+    pub fn configure(&mut self, slot: LogSlot, config: LogConfig) -> Result<(), ChangeError> {
+        self.partition_mut(slot).ok_or(ChangeError::Unknown)?.config = config;
+        Ok(())
+    }
+
+    pub fn config(&self, slot: LogSlot) -> Option<&LogConfig> {
+        self.partition(slot).map(|partition| &partition.config)
+    }
+
+    /// Stages a change that the partition has not applied yet, and applies it.
+    pub(crate) fn change(
+        &mut self,
+        slot: LogSlot,
+        change: Change<'_>,
+        mut effects: Vec<Effect>,
+    ) -> Result<(), ChangeError> {
+        let shard = self.partition(slot).ok_or(ChangeError::Unknown)?.shard;
+        let probe = Link { partition: PartitionId::default(), previous: Version(0), version: Version(1) };
+        let len = RecordView { shard, record: Record::Partition(probe, change.clone()) }.encoded_len();
+        self.reserve_change(len)?;
+        let version = self.shard_mut(shard).take_version();
+        let partition = self.partition_mut(slot).ok_or(ChangeError::Unknown)?;
+        let link = partition.link(version);
+        let extents = partition.apply(&change);
+        let freed = !extents.is_empty();
+        if freed {
+            effects.push(Effect::Freed { shard, extents });
+        }
+        self.stage_change(slot, link, change, effects);
+        if freed {
+            self.recheckpoint(slot);
+        }
+        Ok(())
+    }
+
+    /// A leadership began at the log's end; both numbers rise.
+    pub fn start_epoch(&mut self, slot: LogSlot, epoch: LeaderEpoch, offset: Offset) -> Result<(), ChangeError> {
+        let partition = self.partition(slot).ok_or(ChangeError::Unknown)?;
+        if partition.epochs.latest().is_some_and(|last| epoch <= last.epoch) {
+            return Err(ChangeError::StaleEpoch);
+        }
+        if offset != partition.end {
+            return Err(ChangeError::OutOfRange);
+        }
+        self.change(slot, Change::EpochStarted { epoch, offset }, Vec::new())
+    }
+
+    /// Moves the log's start forward (DeleteRecords, a leader's start): `LogStartMoved` comes when it is durable.
+    pub fn set_log_start(&mut self, slot: LogSlot, to: Offset) -> Result<(), ChangeError> {
+        let partition = self.partition(slot).ok_or(ChangeError::Unknown)?;
+        if to > partition.durable {
+            return Err(ChangeError::OutOfRange);
+        }
+        if to <= partition.log_start {
+            self.events.push(LogEvent::LogStartMoved { slot, to: partition.log_start });
+            return Ok(());
+        }
+        self.change(slot, Change::LogStartMoved { to }, vec![Effect::LogStart { slot, to }])
+    }
+
+    /// Drops everything and starts anew at `at`, the leader's log start lying beyond our end.
+    pub fn restart_at(&mut self, slot: LogSlot, at: Offset) -> Result<(), ChangeError> {
+        let partition = self.partition(slot).ok_or(ChangeError::Unknown)?;
+        if !partition.pending.is_empty() || partition.truncation.is_some() {
+            self.someone_waits = true;
+            return Err(ChangeError::Pressure);
+        }
+        self.change(slot, Change::Restarted { at }, vec![Effect::LogStart { slot, to: at }])
+    }
+
+    /// Told at every advance; it is written down now and then, as a hint for a restart.
+    pub fn record_high_watermark(&mut self, now: Now, slot: LogSlot, offset: Offset) {
+        let due = now.monotonic + self.options.high_watermark_interval;
+        let Some(partition) = self.partition_mut(slot) else { return };
+        partition.advance_high_watermark(offset);
+        if !partition.high_watermark_queued && partition.high_watermark > partition.high_watermark_recorded {
+            partition.high_watermark_queued = true;
+            self.high_watermarks.push_back((due, slot));
+        }
+    }
+
+    pub(crate) fn poll_high_watermarks(&mut self, now: Now) {
+        while let Some((due, slot)) = self.high_watermarks.front().copied() {
+            if due > now.monotonic {
+                return;
+            }
+            self.high_watermarks.pop_front();
+            let Some(partition) = self.partition_mut(slot) else { continue };
+            partition.high_watermark_queued = false;
+            let offset = partition.high_watermark;
+            if offset > partition.high_watermark_recorded
+                && self.change(slot, Change::HighWatermark { offset }, Vec::new()).is_ok()
+                && let Some(partition) = self.partition_mut(slot)
+            {
+                partition.high_watermark_recorded = offset;
+            }
+        }
+    }
+
+    /// Forgets producers that wrote nothing since `before`; gives how many.
+    pub fn expire_producers(&mut self, slot: LogSlot, before: WallMillis) -> usize {
+        let Some(partition) = self.partition_mut(slot) else { return 0 };
+        let expired = partition.producers.expire(before);
+        partition.changed |= expired > 0;
+        expired
+    }
+
+    /// The operator takes the loss of whatever a suspect partition had beyond its end.
+    pub fn accept_loss(&mut self, slot: LogSlot) -> Result<(), ChangeError> {
+        let end = self.partition(slot).ok_or(ChangeError::Unknown)?.end;
+        self.change(slot, Change::LossAccepted { end }, Vec::new())
+    }
+
+    /// Saves the view's snapshot on the core that has shard 0; `ViewSaved` comes when it is durable. A newer one
+    /// replaces one that was not staged yet.
+    pub fn save_view(&mut self, bytes: Vec<u8>, metadata_offset: i64) -> Result<(), ChangeError> {
+        if self.stopped.is_some() {
+            return Err(ChangeError::Stopped);
+        }
+        if !self.shards.iter().any(|shard| shard.id == ShardId(0)) {
+            return Err(ChangeError::Unknown);
+        }
+        self.view_queue = Some(SavedView { metadata_offset, bytes });
+        self.poll_view();
+        Ok(())
+    }
+
+    pub(crate) fn poll_view(&mut self) {
+        let Some(view) = self.view_queue.take() else { return };
+        let chunk_max = self.lane.record_max() / 2;
+        let records = view.bytes.len().div_ceil(chunk_max).max(1);
+        if self.reserve(view.bytes.len().min(chunk_max) + SMALL, true).is_err()
+            || !self.lane.has_room(view.bytes.len() + records * SMALL, true)
+        {
+            self.view_queue = Some(view);
+            return;
+        }
+        let total = view.bytes.len() as u32;
+        for number in 0..records {
+            let from = number * chunk_max;
+            let bytes = &view.bytes[from..view.bytes.len().min(from + chunk_max)];
+            let record = Record::ImageApplied { metadata_offset: view.metadata_offset, total, at: from as u32, bytes };
+            let record = RecordView { shard: ShardId(0), record };
+            if let Err(NoMemory) = self.reserve(record.encoded_len(), true) {
+                // What is staged of it is void without its last part; the whole comes again.
+                self.view_queue = Some(view);
+                return;
+            }
+            let last = number + 1 == records;
+            let effects = if last { vec![Effect::View { metadata_offset: view.metadata_offset }] } else { Vec::new() };
+            self.stage_record(&record, effects);
+        }
+        let shard = self.shard_mut(ShardId(0));
+        shard.view = Some(view);
+        shard.view_changed = true;
+    }
+}

@@ -1,0 +1,380 @@
+//! The turn of a store: closing and submitting commits, taking completions, telling what is durable.
+
+use crate::api::*;
+use crate::config::Durability;
+use crate::io::{Purpose, split_write};
+use crate::lane::{CommitInFlight, CommitStep, Effect};
+use crate::shard::Quarantined;
+use crate::store::{Stopping, Store};
+use base::{Monotonic, Now};
+use nvme_format::journal::CommitKind;
+use nvme_plan::{Class, Completion, DeviceError, Operation, Plan, Promise};
+
+/// Commits in flight on a device without a volatile cache.
+const DEPTH_WITHOUT_FLUSH: usize = 4;
+
+impl Store {
+    /// One turn: stages what is due, emits requests in the order in which they are to be submitted, and gives the
+    /// events of this turn and of the completions before it.
+    pub fn poll(&mut self, now: Now, plan: &mut Plan, events: &mut Vec<LogEvent>) {
+        if self.stopped.is_none() {
+            self.poll_stalled();
+            self.poll_high_watermarks(now);
+            self.poll_retention(now);
+            self.poll_view();
+            self.poll_truncations(now);
+            self.poll_stopping();
+            self.poll_checkpoint(now);
+            self.poll_marker(now);
+            self.poll_commits(now);
+            self.poll_cache_flush(now);
+            self.poll_tails();
+            self.poll_copy_out(now);
+            self.poll_quarantine(now);
+            self.poll_slabs();
+            self.poll_pressure();
+        }
+        self.poll_reads(now);
+        plan.append(&mut self.io.plan);
+        events.append(&mut self.events);
+    }
+
+    pub fn on_completion(&mut self, now: Now, completion: Completion, events: &mut Vec<LogEvent>) {
+        let Some(purpose) = self.io.take(completion.token) else { return };
+        if let Purpose::Read(plan) = purpose {
+            let into = match completion.operation {
+                Some(Operation::Read { into, .. }) => Some(into),
+                _ => None,
+            };
+            self.on_read(plan, into, completion.result);
+        } else {
+            match completion.result {
+                Ok(()) => self.on_written(now, purpose),
+                Err(error) => self.on_failed(&purpose, error),
+            }
+        }
+        events.append(&mut self.events);
+    }
+
+    fn on_written(&mut self, now: Now, purpose: Purpose) {
+        match purpose {
+            Purpose::Commit { sequence } => self.on_commit_part(now, sequence),
+            Purpose::CommitFlush { sequence } => {
+                if let Some(commit) = self.commit_in_flight(sequence) {
+                    commit.step = CommitStep::Complete;
+                }
+                self.advance_durable(now);
+            }
+            Purpose::CacheFlush { sequence } => {
+                self.cache_flush.in_flight = false;
+                self.lane.flushed = self.lane.flushed.max(sequence);
+                self.lane.quiet_since = now.monotonic;
+            }
+            Purpose::DataFirst { slot, tenancy, from, to, number } => {
+                self.data_first_in_flight -= 1;
+                if let Some(partition) = self.partition_mut(slot) {
+                    if let Some(extent) = partition.extent_mut(tenancy) {
+                        extent.complete(from, to);
+                    }
+                    partition.pending.on_part_complete(number);
+                    self.drain_pending(slot);
+                }
+                self.room_made = true;
+            }
+            Purpose::CopyOut { slot, tenancy, from, to, index } => self.on_copy_out(slot, tenancy, (from, to), index),
+            Purpose::Read(_) => unreachable!("reads were told apart"),
+            Purpose::CheckpointBody
+            | Purpose::CheckpointFlush
+            | Purpose::CheckpointRoot
+            | Purpose::CheckpointRootFlush => self.on_checkpoint_written(&purpose),
+        }
+    }
+
+    /// Rule 6: nothing since the last good flush is known, and nothing is tried again.
+    fn on_failed(&mut self, purpose: &Purpose, error: DeviceError) {
+        let reason = match purpose {
+            Purpose::Commit { .. } => StopReason::Commit(error),
+            Purpose::DataFirst { .. } | Purpose::CopyOut { .. } | Purpose::Read(_) => StopReason::Data(error),
+            Purpose::CommitFlush { .. } | Purpose::CacheFlush { .. } => StopReason::Flush(error),
+            _ => StopReason::Checkpoint(error),
+        };
+        self.stop_namespace(reason);
+    }
+
+    /// The namespace has failed on another core, or here.
+    pub fn stop_namespace(&mut self, reason: StopReason) {
+        if self.stopped.is_some() {
+            return;
+        }
+        self.stopped = Some(reason);
+        self.events.push(LogEvent::NamespaceStopped { reason });
+        for (token, partition) in self.partitions.iter() {
+            if partition.durable < partition.end {
+                let slot = LogSlot::of(token);
+                self.events.push(LogEvent::AppendFailed { slot, from: partition.durable });
+            }
+        }
+    }
+
+    fn depth(&self) -> usize {
+        let flushes = self.options.durability == Durability::Cache || self.geometry.volatile_write_cache;
+        if flushes { 1 } else { DEPTH_WITHOUT_FLUSH }
+    }
+
+    fn poll_commits(&mut self, now: Now) {
+        let depth = self.depth();
+        while self.lane.in_flight.len() < depth {
+            if self.lane.closed.is_empty() && !(self.lane.wants_close(depth) && self.lane.close()) {
+                break;
+            }
+            self.resolve_tails();
+            self.submit_commit(now);
+        }
+    }
+
+    fn submit_commit(&mut self, now: Now) {
+        let Some(commit) = self.lane.closed.pop_front() else { return };
+        let volatile = self.geometry.volatile_write_cache;
+        let durable = self.options.durable_writes && self.geometry.durable_writes && !commit.needs_flush;
+        let (promise, flush_after) = match self.options.durability {
+            Durability::Cache => (Promise::Cached, false),
+            Durability::Flush if !volatile => (Promise::Accepted, false),
+            Durability::Flush if durable => (Promise::Durable, false),
+            Durability::Flush => (Promise::Accepted, true),
+        };
+        let deadline = self.deadline(now);
+        let purpose = Purpose::Commit { sequence: commit.sequence };
+        let mut parts = 0;
+        for (start, bytes) in &commit.writes {
+            for (_, operation) in split_write(*start, bytes, self.geometry.transfer_max, promise) {
+                self.io.emit(purpose.clone(), Class::Commit, deadline, operation);
+                parts += 1;
+            }
+        }
+        self.lane.quiet_since = now.monotonic;
+        self.lane.in_flight.push_back(CommitInFlight {
+            sequence: commit.sequence,
+            step: CommitStep::Writing { parts },
+            effects: commit.effects,
+            flush_after,
+        });
+    }
+
+    fn commit_in_flight(&mut self, sequence: u64) -> Option<&mut CommitInFlight> {
+        self.lane.in_flight.iter_mut().find(|commit| commit.sequence == sequence)
+    }
+
+    fn on_commit_part(&mut self, now: Now, sequence: u64) {
+        let deadline = self.deadline(now);
+        let Some(commit) = self.commit_in_flight(sequence) else { return };
+        let CommitStep::Writing { parts } = commit.step else { return };
+        if parts > 1 {
+            commit.step = CommitStep::Writing { parts: parts - 1 };
+            return;
+        }
+        if commit.flush_after {
+            commit.step = CommitStep::Flushing;
+            self.io.emit(Purpose::CommitFlush { sequence }, Class::Commit, deadline, Operation::Flush);
+            return;
+        }
+        commit.step = CommitStep::Complete;
+        self.advance_durable(now);
+    }
+
+    /// A commit is durable when it and every earlier one of the lane are complete.
+    fn advance_durable(&mut self, now: Now) {
+        while self.lane.in_flight.front().is_some_and(|commit| commit.step == CommitStep::Complete) {
+            let commit = self.lane.in_flight.pop_front().expect("there is a first one");
+            self.lane.durable = commit.sequence;
+            self.lane.quiet_since = now.monotonic;
+            if self.options.durability == Durability::Flush {
+                self.lane.flushed = commit.sequence;
+            }
+            for effect in commit.effects {
+                self.take_effect(effect);
+            }
+        }
+        self.room_made = true;
+    }
+
+    fn take_effect(&mut self, effect: Effect) {
+        match effect {
+            Effect::Durable { slot, up_to } => {
+                let Some(partition) = self.partition_mut(slot) else { return };
+                let up_to = up_to.min(partition.end);
+                if up_to > partition.durable {
+                    partition.durable = up_to;
+                    self.note_durable(slot);
+                    self.events.push(LogEvent::Durable { slot, up_to });
+                }
+            }
+            Effect::Freed { shard, extents } => {
+                self.quarantine.extend(extents.into_iter().map(|freed| Quarantined { shard, freed }));
+            }
+            Effect::Deleted { partition } => self.events.push(LogEvent::Deleted { partition }),
+            Effect::LogStart { slot, to } => self.events.push(LogEvent::LogStartMoved { slot, to }),
+            Effect::SlabTaken { shard, slab } => {
+                self.shard_mut(shard).space.set_durable(slab);
+                self.room_made = true;
+            }
+            Effect::SlabReleased { slab } => self.requests.push_back(KeeperRequest::Released { slab }),
+            Effect::View { metadata_offset } => self.events.push(LogEvent::ViewSaved { metadata_offset }),
+            Effect::Stopped => {
+                self.stopping = Stopping::Done;
+                self.events.push(LogEvent::Stopped);
+            }
+        }
+    }
+
+    /// Several `Durable` of a partition in one commit become one event: the last says it all.
+    fn note_durable(&mut self, slot: LogSlot) {
+        let same = |event: &LogEvent| matches!(event, LogEvent::Durable { slot: other, .. } if *other == slot);
+        if self.events.last().is_some_and(same) {
+            self.events.pop();
+        }
+        if self.options.durability == Durability::Cache
+            && let Some(partition) = self.partition_mut(slot)
+            && partition.config.flush_messages.is_some_and(|messages| partition.unflushed >= messages)
+        {
+            partition.unflushed = 0;
+            self.cache_flush.wanted = true;
+        }
+    }
+
+    fn poll_stalled(&mut self) {
+        for slot in std::mem::take(&mut self.stalled) {
+            self.drain_pending(slot);
+        }
+    }
+
+    /// Rule 4: what is durable and followed by nothing is stated durable, so that its loss would show.
+    fn poll_marker(&mut self, now: Now) {
+        let lane = &self.lane;
+        let quiet = now.monotonic.since(lane.quiet_since) >= self.options.marker_delay;
+        if lane.is_idle()
+            && quiet
+            && lane.flushed >= lane.last_records
+            && lane.stated < lane.last_records
+            && lane.has_room(0, true)
+        {
+            // Without memory it is tried again next turn.
+            let _ = self.lane.stage_marker(&self.arena, CommitKind::Marker);
+        }
+    }
+
+    fn poll_cache_flush(&mut self, now: Now) {
+        if self.options.durability != Durability::Cache || self.cache_flush.in_flight {
+            return;
+        }
+        let due = now.monotonic.since(self.cache_flush.last) >= self.options.cache_flush_interval;
+        if self.lane.durable > self.lane.flushed && (due || self.cache_flush.wanted) {
+            self.cache_flush.in_flight = true;
+            self.cache_flush.wanted = false;
+            self.cache_flush.last = now.monotonic;
+            let deadline = self.deadline(now);
+            let purpose = Purpose::CacheFlush { sequence: self.lane.durable };
+            self.io.emit(purpose, Class::Background, deadline, Operation::Flush);
+        }
+    }
+
+    /// Frees what nobody reads, writes or holds a description of any more.
+    fn poll_quarantine(&mut self, now: Now) {
+        for _ in 0..self.quarantine.len().min(64) {
+            let Some(held) = self.quarantine.pop_front() else { return };
+            let described =
+                held.freed.descriptions > 0 && held.freed.described_until.is_some_and(|until| until > now.monotonic);
+            if described || self.io.is_busy(held.freed.tenancy) {
+                self.quarantine.push_back(held);
+                continue;
+            }
+            self.shard_mut(held.shard).space.release(held.freed.address);
+            self.room_made = true;
+        }
+    }
+
+    /// Slabs of which nothing is left go back to the keeper, but for the last one of a shard with partitions.
+    fn poll_slabs(&mut self) {
+        for index in 0..self.shards.len() {
+            let shard = &self.shards[index];
+            let empty = shard.space.empty_slabs();
+            let keep = usize::from(shard.partitions > 0 && empty.len() == shard.space.slabs().len());
+            if empty.len() <= keep || self.round.is_some() {
+                continue;
+            }
+            let (id, slab) = (shard.id, empty[empty.len() - 1]);
+            let record = nvme_format::record::Record::SlabReleased { slab };
+            let view = nvme_format::record::RecordView { shard: id, record };
+            if self.reserve(view.encoded_len(), true).is_err() {
+                return;
+            }
+            self.shards[index].space.remove(slab);
+            self.stage_record(&view, vec![Effect::SlabReleased { slab }]);
+        }
+    }
+
+    fn poll_pressure(&mut self) {
+        let (used, ring) = self.journal_use();
+        let level = if used * 16 >= ring * 15 {
+            PressureLevel::Refusing
+        } else if used * 4 >= ring * 3 {
+            PressureLevel::StopReading
+        } else {
+            PressureLevel::None
+        };
+        if level != self.pressure {
+            self.pressure = level;
+            self.events.push(LogEvent::Pressure { level });
+        }
+        // Where nothing is in flight nothing will come to tell of room, so they try again.
+        if self.someone_waits && (self.room_made || self.io.in_flight() == 0) {
+            self.someone_waits = false;
+            self.events.push(LogEvent::Room);
+        }
+        self.room_made = false;
+    }
+
+    /// When `poll` has something to do though nothing completes.
+    pub fn next_deadline(&self) -> Option<Monotonic> {
+        if self.stopped.is_some() {
+            return None;
+        }
+        let lane = &self.lane;
+        let marker = (lane.is_idle() && lane.stated < lane.last_records && lane.flushed >= lane.last_records)
+            .then(|| lane.quiet_since + self.options.marker_delay);
+        let flush = (self.options.durability == Durability::Cache
+            && lane.durable > lane.flushed
+            && !self.cache_flush.in_flight)
+            .then(|| self.cache_flush.last + self.options.cache_flush_interval);
+        let watermark = self.high_watermarks.front().map(|(due, _)| *due);
+        let held = self.quarantine.iter().filter_map(|held| held.freed.described_until).min();
+        [marker, flush, watermark, held, Some(self.next_retention)].into_iter().flatten().min()
+    }
+
+    /// Whether another turn has something to do at once.
+    pub fn has_work(&self) -> bool {
+        let staged = self.lane.has_open() && self.lane.in_flight.len() < self.depth();
+        self.stopped.is_none() && (staged || !self.io.plan.is_empty() || !self.events.is_empty())
+    }
+
+    /// A clean stop: a checkpoint, and a commit that says so. Appends are refused from here on; `Stopped` is its end.
+    pub fn stop(&mut self) {
+        if self.stopping == Stopping::No {
+            self.stopping = Stopping::Checkpointing;
+            self.checkpoint_wanted = true;
+        }
+    }
+
+    fn poll_stopping(&mut self) {
+        if self.stopping != Stopping::Checkpointing || self.checkpoint_wanted || self.round.is_some() {
+            return;
+        }
+        let pending = self.partitions.iter().any(|(_, partition)| !partition.pending.is_empty());
+        if pending || !self.lane.is_idle() || !self.lane.has_room(0, true) {
+            return;
+        }
+        if self.lane.stage_marker(&self.arena, CommitKind::Stop).is_ok() {
+            self.lane.note_effect(Effect::Stopped);
+            self.stopping = Stopping::Committing;
+        }
+    }
+}

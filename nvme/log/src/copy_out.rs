@@ -1,0 +1,154 @@
+//! Copy-out: inline bytes go from memory to their extent in whole blocks, and a sealed extent gets its index blocks.
+
+use crate::api::LogSlot;
+use crate::io::{Purpose, split_write};
+use crate::partition::extent::IndexWrite;
+use crate::store::Store;
+use base::{BLOCK_SIZE, Block, Now, Tenancy};
+use nvme_format::blob::IndexPlace;
+use nvme_format::index::{encode_blocks, index_blocks};
+use nvme_plan::{Class, Promise};
+use std::rc::Rc;
+
+const BLOCK: u64 = BLOCK_SIZE as u64;
+const IN_FLIGHT_MAX: usize = 16;
+/// Bytes of one copy-out at most.
+const COPY_MAX: u64 = 512 * 1024;
+
+impl Store {
+    pub(crate) fn queue_copy_out(&mut self, slot: LogSlot) {
+        if let Some(partition) = self.partitions.get_mut(slot.token())
+            && !partition.copy_out_queued
+        {
+            partition.copy_out_queued = true;
+            self.copy_out.push_back(slot);
+        }
+    }
+
+    pub(crate) fn poll_copy_out(&mut self, now: Now) {
+        let mut rounds = self.copy_out.len();
+        while rounds > 0 && self.copy_outs_in_flight < IN_FLIGHT_MAX {
+            rounds -= 1;
+            let Some(slot) = self.copy_out.pop_front() else { return };
+            let Some(partition) = self.partitions.get_mut(slot.token()) else { continue };
+            partition.copy_out_queued = false;
+            if self.copy_one(now, slot) {
+                self.queue_copy_out(slot);
+            }
+        }
+    }
+
+    /// Submits the partition's next copy-out; says whether more is left to be tried.
+    fn copy_one(&mut self, now: Now, slot: LogSlot) -> bool {
+        let Some(partition) = self.partition(slot) else { return false };
+        for extent in &partition.extents {
+            let tenancy = extent.tenancy;
+            if extent.submitted < extent.writable_until() {
+                return self.copy_data(now, slot, tenancy);
+            }
+            if extent.sealed && extent.index_write == IndexWrite::NotYet && !extent.entries.is_empty() {
+                return self.write_index(now, slot, tenancy);
+            }
+        }
+        false
+    }
+
+    fn copy_data(&mut self, now: Now, slot: LogSlot, tenancy: Tenancy) -> bool {
+        let deadline = self.deadline(now);
+        let transfer_max = self.geometry.transfer_max;
+        let Store { partitions, io, arena, .. } = self;
+        let partition = partitions.get_mut(slot.token()).expect("checked by the caller");
+        let extent = partition.extents.iter().find(|extent| extent.tenancy == tenancy).expect("it is the partition's");
+        let from = extent.submitted;
+        let ready = partition.tail.ready_until(extent.position + from).saturating_sub(extent.position).min(extent.len);
+        let mut to = ready / BLOCK * BLOCK;
+        if extent.sealed && ready == extent.len {
+            to = extent.writable_until();
+        }
+        to = to.min(from + COPY_MAX);
+        if let Some(direct) = extent.next_direct() {
+            to = to.min(direct);
+        }
+        if to <= from {
+            return false;
+        }
+        // No memory: what holds it is on its way out, and this comes again.
+        let Some(mut buffer) = arena.try_allocate((to - from) as usize) else { return true };
+        let data = (to.min(extent.len) - from) as usize;
+        buffer[data..].fill(0);
+        let there = partition.tail.copy(extent.position + from, &mut buffer[..data], &[]);
+        assert!(there, "the bytes that no block holds are in memory");
+        let start = Block(extent.address.start.0 + from / BLOCK);
+        let origin = extent.address.start.0;
+        let extent = partition.extent_mut(tenancy).expect("it is the partition's");
+        for (range, operation) in split_write(start, &buffer.freeze(), transfer_max, Promise::Accepted) {
+            let from = (range.start.0 - origin) * BLOCK;
+            let to = from + range.bytes();
+            extent.submit(from, to);
+            let purpose = Purpose::CopyOut { slot, tenancy, from, to, index: None };
+            io.emit(purpose, Class::CopyOut, deadline, operation);
+            self.copy_outs_in_flight += 1;
+        }
+        true
+    }
+
+    fn write_index(&mut self, now: Now, slot: LogSlot, tenancy: Tenancy) -> bool {
+        let deadline = self.deadline(now);
+        let transfer_max = self.geometry.transfer_max;
+        let Store { partitions, io, arena, .. } = self;
+        let partition = partitions.get_mut(slot.token()).expect("checked by the caller");
+        let extent = partition.extent_mut(tenancy).expect("it is the partition's");
+        let place = extent.index_place().filter(|_| extent.index.is_none());
+        let Some(place) = place else {
+            extent.index_write = IndexWrite::NoRoom;
+            return true;
+        };
+        let bytes = index_blocks(extent.entries.len()) as usize * BLOCK_SIZE;
+        if bytes > transfer_max as usize * BLOCK_SIZE {
+            extent.index_write = IndexWrite::NoRoom;
+            return true;
+        }
+        let Some(mut buffer) = arena.try_allocate(bytes) else { return true };
+        encode_blocks(extent.address.start, tenancy, &extent.entries, &mut buffer);
+        let from = u64::from(place.block) * BLOCK;
+        let to = from + bytes as u64;
+        let range = extent.address.range(from, to);
+        extent.submitted = from;
+        extent.submit(from, to);
+        extent.index_write = IndexWrite::InFlight;
+        let pieces = vec![buffer.freeze()];
+        let operation = nvme_plan::Operation::Write { range, pieces, promise: Promise::Accepted };
+        let purpose = Purpose::CopyOut { slot, tenancy, from, to, index: Some(place) };
+        io.emit(purpose, Class::CopyOut, deadline, operation);
+        self.copy_outs_in_flight += 1;
+        true
+    }
+
+    pub(crate) fn on_copy_out(
+        &mut self,
+        slot: LogSlot,
+        tenancy: Tenancy,
+        (from, to): (u64, u64),
+        index: Option<IndexPlace>,
+    ) {
+        self.copy_outs_in_flight -= 1;
+        self.room_made = true;
+        // An extent that was given up meanwhile waits in quarantine for this, and needs nothing more.
+        let Some(partition) = self.partitions.get_mut(slot.token()) else { return };
+        let Some(extent) = partition.extent_mut(tenancy) else { return };
+        extent.complete(from, to);
+        let Some(place) = index else { return };
+        if extent.index_write == IndexWrite::Void {
+            extent.index_write = IndexWrite::NotYet;
+            self.queue_copy_out(slot);
+            return;
+        }
+        extent.index_write = IndexWrite::Done;
+        let entries = std::mem::take(&mut extent.entries);
+        extent.cached = Some(Rc::new(entries));
+        extent.index = Some(place);
+        let len = place.entries as usize;
+        self.cache.note_index(slot, tenancy, len);
+        self.evict_index();
+    }
+}

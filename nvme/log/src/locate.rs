@@ -1,0 +1,316 @@
+//! Where the batches of an offset are: memory, device, or behind a read that must come first.
+
+use crate::api::*;
+use crate::cache::ReadCache;
+use crate::partition::Partition;
+use crate::partition::extent::{EntryList, Extent};
+use crate::store::Store;
+use arena::BufferRef;
+use base::{Now, Offset, WallMillis};
+use batch::BatchView;
+use nvme_format::index::IndexEntry;
+
+/// What is being collected.
+pub(crate) struct Gathering<'a> {
+    slot: LogSlot,
+    partition: &'a Partition,
+    cache: &'a ReadCache,
+    from: Offset,
+    upper: Offset,
+    max_bytes: usize,
+    pub(crate) parts: Vec<Part>,
+    bytes: usize,
+}
+
+/// Why gathering goes no further.
+pub(crate) enum End {
+    Done,
+    NeedsRead(ReadPlan),
+}
+
+impl Store {
+    /// The batches from the one that contains `from`, all wholly below `upper`, of at most `max_bytes` (the first is
+    /// given whole however large it is).
+    pub fn locate(&mut self, now: Now, slot: LogSlot, from: Offset, upper: Offset, max_bytes: usize) -> Located {
+        let Some(partition) = self.partition(slot) else { return Located::OutOfRange };
+        if from < partition.log_start || from > partition.end {
+            return Located::OutOfRange;
+        }
+        let upper = upper.min(partition.end);
+        if from >= upper {
+            return Located::Nothing;
+        }
+        let mut gathering = Gathering::new(slot, partition, &self.cache, from, upper, max_bytes);
+        match gathering.run() {
+            End::NeedsRead(plan) => Located::NeedsRead(plan),
+            End::Done if gathering.parts.is_empty() => Located::Nothing,
+            End::Done => {
+                let parts = gathering.parts;
+                self.note_descriptions(now, slot, &parts);
+                Located::Found(parts)
+            }
+        }
+    }
+
+    fn note_descriptions(&mut self, now: Now, slot: LogSlot, parts: &[Part]) {
+        let until = now.monotonic + self.options.description_held_max;
+        for part in parts {
+            let Part::Device(stretch) = part else { continue };
+            let extent = self.partition_mut(slot).and_then(|partition| partition.extent_mut(stretch.tenancy));
+            if let Some(extent) = extent {
+                extent.described_until = Some(until);
+                extent.descriptions += 1;
+            }
+        }
+    }
+
+    /// From where a search by time has to look: the first batch that reaches `at` is the first that does from the
+    /// offset given on.
+    pub fn locate_time(&self, slot: LogSlot, at: WallMillis) -> TimeLocated {
+        let Some(partition) = self.partition(slot) else { return TimeLocated::Nothing };
+        let start = |base: Offset| TimeLocated::From(base.max(partition.log_start));
+        let first = partition.extent_of(partition.log_start).unwrap_or(0);
+        for (number, extent) in partition.extents.iter().enumerate().skip(first) {
+            if extent.largest.0 < at || extent.len == 0 {
+                continue;
+            }
+            let Some(entries) = extent.all_entries() else {
+                return TimeLocated::NeedsRead(index_read(slot, extent));
+            };
+            let reached = entries.partition_point(|entry| entry.largest_timestamp < at.0);
+            let base = match (entries.get(reached), &extent.open) {
+                (Some(entry), _) => Offset(extent.base_offset.0 + i64::from(entry.offset)),
+                (None, Some(open)) => open.base,
+                (None, None) => extent.base_offset,
+            };
+            let next = partition.extents.get(number + 1).map_or(partition.end, |next| next.base_offset);
+            // What reached it may be records before the log's start, and then the rest of the extent has to be looked
+            // through; one that lies wholly before it is not there at all.
+            if next > partition.log_start {
+                return start(base);
+            }
+        }
+        TimeLocated::Nothing
+    }
+}
+
+pub(crate) fn index_read(slot: LogSlot, extent: &Extent) -> ReadPlan {
+    let place = extent.index.expect("entries that are not in memory are in index blocks");
+    ReadPlan::Index(IndexRead {
+        slot,
+        extent: extent.address,
+        tenancy: extent.tenancy,
+        block: place.block,
+        entries: place.entries,
+    })
+}
+
+impl<'a> Gathering<'a> {
+    pub(crate) fn new(
+        slot: LogSlot,
+        partition: &'a Partition,
+        cache: &'a ReadCache,
+        from: Offset,
+        upper: Offset,
+        max_bytes: usize,
+    ) -> Gathering<'a> {
+        Gathering { slot, partition, cache, from, upper, max_bytes, parts: Vec::new(), bytes: 0 }
+    }
+
+    pub(crate) fn run(&mut self) -> End {
+        let tail = &self.partition.tail;
+        if let Some(index) = tail.at_offset(self.from) {
+            let piece = &tail.pieces[index];
+            let certain = piece.base <= self.from || index > 0;
+            if !piece.is_rest && certain {
+                self.from_memory(index);
+                return End::Done;
+            }
+        }
+        self.from_device()
+    }
+
+    fn is_full(&self, len: usize) -> bool {
+        self.bytes > 0 && self.bytes + len > self.max_bytes
+    }
+
+    fn push(&mut self, part: Part) {
+        self.bytes += part.len();
+        self.parts.push(part);
+    }
+
+    fn from_memory(&mut self, index: usize) {
+        for piece in self.partition.tail.pieces.iter().skip(index) {
+            let Some(bytes) = piece.ready() else { return };
+            if piece.is_rest || piece.last >= self.upper || self.is_full(bytes.len()) {
+                return;
+            }
+            self.push(Part::Memory(bytes.clone()));
+        }
+    }
+
+    fn from_device(&mut self) -> End {
+        let first = self.partition.extent_of(self.from).unwrap_or(0);
+        for (number, extent) in self.partition.extents.iter().enumerate().skip(first) {
+            let Some(entries) = extent.all_entries() else {
+                return End::NeedsRead(index_read(self.slot, extent));
+            };
+            let index = if number == first { self.start_in(extent, entries) } else { 0 };
+            match self.from_extent(extent, entries, index) {
+                Ok(true) => {}
+                Ok(false) => return End::Done,
+                Err(plan) => return End::NeedsRead(plan),
+            }
+        }
+        End::Done
+    }
+
+    /// The first entry of the stretch (or of the large batch) that may hold the offset.
+    fn start_in(&self, extent: &Extent, entries: EntryList<'_>) -> usize {
+        let relative = self.from.0.saturating_sub(extent.base_offset.0);
+        let after = entries.partition_point(|entry| i64::from(entry.offset) <= relative);
+        match after.checked_sub(1).and_then(|index| entries.get(index)) {
+            Some(found) => entries.partition_point(|entry| entry.offset < found.offset),
+            None => 0,
+        }
+    }
+
+    fn stretch(&self, extent: &Extent, entry: &IndexEntry) -> Stretch {
+        Stretch {
+            slot: self.slot,
+            extent: extent.address,
+            tenancy: extent.tenancy,
+            position: entry.position,
+            length: entry.length,
+            crc: entry.crc,
+            seed: extent.seed(),
+        }
+    }
+
+    /// Gathers from an entry on; says whether the next extent follows, or what has to be read first.
+    fn from_extent(&mut self, extent: &Extent, entries: EntryList<'_>, mut index: usize) -> Result<bool, ReadPlan> {
+        while let Some(first) = entries.get(index).copied() {
+            let end = entries.partition_point(|entry| entry.offset <= first.offset);
+            let base = Offset(extent.base_offset.0 + i64::from(first.offset));
+            if base >= self.upper {
+                return Ok(false);
+            }
+            let next = match entries.get(end) {
+                Some(entry) => Offset(extent.base_offset.0 + i64::from(entry.offset)),
+                None => self.end_of_entries(extent),
+            };
+            let last = *entries.get(end - 1).expect("the group is not empty");
+            let len = (last.end() - u64::from(first.position)) as usize;
+            let one_batch = end - index > 1;
+            let starts_here = !self.parts.is_empty() || base >= self.from || one_batch;
+            let fits = next <= self.upper && (len <= self.max_bytes || one_batch);
+            if self.parts.is_empty() && !(starts_here && fits) {
+                if one_batch && next > self.upper {
+                    return Ok(false);
+                }
+                if !self.walk(extent, &first)? {
+                    return Ok(false);
+                }
+            } else if next > self.upper || self.is_full(len) {
+                return Ok(false);
+            } else if !self.push_group(extent, entries, index, end) {
+                return Ok(false);
+            }
+            index = end;
+        }
+        if extent.open.is_none() {
+            return Ok(true);
+        }
+        // Behind the closed stretches the rest is in memory.
+        let open = extent.open.as_ref().map_or(extent.len, |open| open.start);
+        if let Some(piece) = self.partition.tail.at_position(extent.position + open) {
+            let offset = self.partition.tail.pieces.iter().skip(piece).position(|piece| piece.last >= self.from);
+            if let Some(skip) = offset {
+                self.from_memory(piece + skip);
+            }
+        }
+        Ok(false)
+    }
+
+    fn end_of_entries(&self, extent: &Extent) -> Offset {
+        if let Some(open) = &extent.open {
+            return open.base;
+        }
+        let next = self.partition.extents.partition_point(|other| other.position <= extent.position);
+        self.partition.extents.get(next).map_or(self.partition.end, |next| next.base_offset)
+    }
+
+    /// The stretches of a group, those that cannot be read yet from memory; false where they are not there either.
+    fn push_group(&mut self, extent: &Extent, entries: EntryList<'_>, from: usize, to: usize) -> bool {
+        let written = extent.written();
+        let mut parts = Vec::new();
+        for index in from..to {
+            let entry = entries.get(index).expect("within the list");
+            if entry.end() <= written {
+                parts.push(Part::Device(self.stretch(extent, entry)));
+                continue;
+            }
+            if !self.memory_range(extent.position + u64::from(entry.position), entry.length, &mut parts) {
+                return false;
+            }
+        }
+        for part in parts {
+            self.push(part);
+        }
+        true
+    }
+
+    fn memory_range(&self, from: u64, len: u32, parts: &mut Vec<Part>) -> bool {
+        let (mut at, end) = (from, from + u64::from(len));
+        let Some(mut index) = self.partition.tail.at_position(at) else { return false };
+        while at < end {
+            let Some(piece) = self.partition.tail.pieces.get(index) else { return false };
+            let Some(bytes) = piece.ready().filter(|_| piece.position <= at) else { return false };
+            let (start, stop) = ((at - piece.position) as usize, (end.min(piece.end()) - piece.position) as usize);
+            parts.push(Part::Memory(bytes.slice(start..stop)));
+            at = piece.end();
+            index += 1;
+        }
+        true
+    }
+
+    /// Goes through the batches of one stretch, whose bytes are in the cache or in memory; says whether what follows it
+    /// may be gathered too.
+    fn walk(&mut self, extent: &Extent, entry: &IndexEntry) -> Result<bool, ReadPlan> {
+        let stretch = self.stretch(extent, entry);
+        let position = extent.position + u64::from(entry.position);
+        let bytes = match self.cache.get(&stretch) {
+            Some(bytes) => bytes.clone(),
+            None if entry.end() <= extent.written() => return Err(ReadPlan::Stretch(stretch)),
+            None => {
+                if let Some(index) = self.partition.tail.at_position(position) {
+                    let pieces = self.partition.tail.pieces.iter().skip(index);
+                    let skip = pieces.take_while(|piece| piece.last < self.from).count();
+                    self.from_memory(index + skip);
+                }
+                return Ok(false);
+            }
+        };
+        self.walk_bytes(&bytes)
+    }
+
+    fn walk_bytes(&mut self, bytes: &BufferRef) -> Result<bool, ReadPlan> {
+        let (mut at, mut from, mut more) = (0, None, true);
+        while let Ok((view, _)) = BatchView::parse(&bytes[at..]) {
+            let (last, size) = (view.header().last_offset(), view.size());
+            let taken = from.map_or(0, |from: usize| at - from);
+            if last >= self.from {
+                if last >= self.upper || (taken > 0 && taken + size > self.max_bytes) {
+                    more = false;
+                    break;
+                }
+                from.get_or_insert(at);
+            }
+            at += size;
+        }
+        if let Some(from) = from {
+            self.push(Part::Memory(bytes.slice(from..at)));
+        }
+        Ok(more && self.bytes < self.max_bytes)
+    }
+}

@@ -1,0 +1,200 @@
+//! From the recovered shards to stores: the fold, the spaces, and the checkpoints that end an opening.
+
+use super::replay::{Met, RecoveredShard};
+use super::{OpenError, Opening, Step};
+use crate::keeper::Keeper;
+use crate::seed::{ShardSeed, StoreSeed};
+use crate::shard::NUMBERS_SKIPPED;
+use crate::store::Store;
+use base::{CoreId, Now, PartitionId, ShardId};
+use nvme_format::journal::Records;
+use nvme_format::record::Record;
+use nvme_format::{ExtentAddress, SlabId};
+use nvme_plan::{Plan, Token};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+impl Opening {
+    /// Applies all accepted commits. Behind a damaged place a partition is believed only as far as its records follow
+    /// each other; one that no later record proves is suspect.
+    pub(super) fn fold(&mut self) {
+        self.report.damages.clear();
+        self.report.commits = 0;
+        let cores = self.superblock().cores.max(1);
+        for scan in &self.scans {
+            let mut proven: BTreeSet<PartitionId> = BTreeSet::new();
+            let last_damage = scan.damages.last().map(|damage| damage.resumed_at);
+            for commit in &scan.accepted {
+                self.report.commits += 1;
+                let Ok(payload) = commit.header.payload(&commit.bytes) else { continue };
+                for view in Records::new(payload).map_while(Result::ok) {
+                    let Some(shard) = self.shards.get_mut(&view.shard) else { continue };
+                    if commit.sequence < shard.replay_from {
+                        continue;
+                    }
+                    let met = shard.apply(view.shard, &view.record, &commit.bytes);
+                    if let Record::Partition(link, _) = &view.record {
+                        match met {
+                            Met::Gap => shard.suspect(link.partition),
+                            Met::Applied if last_damage.is_some_and(|at| commit.sequence >= at) => {
+                                proven.insert(link.partition);
+                            }
+                            Met::Applied | Met::Skipped => {}
+                        }
+                    }
+                }
+            }
+            if scan.damages.is_empty() {
+                continue;
+            }
+            self.report.damages.extend(&scan.damages);
+            let own = self.shards.iter_mut().filter(|(id, _)| id.0 % cores == scan.lane().0);
+            for (_, shard) in own {
+                let unproven: Vec<_> = shard.partitions.keys().filter(|id| !proven.contains(*id)).copied().collect();
+                for id in unproven {
+                    shard.suspect(id);
+                }
+            }
+        }
+        if !self.report.first {
+            self.report.clean = self.lanes_stopped_cleanly() && self.report.damages.is_empty();
+        }
+        for (id, shard) in &self.shards {
+            if shard.published + 1 > shard.replay_from && !self.report.older_checkpoints.contains(id) {
+                self.report.older_checkpoints.push(*id);
+            }
+        }
+    }
+
+    /// Makes the stores of the new cores and starts the checkpoints that put everything under a new generation.
+    pub(super) fn start_publishing(&mut self) -> Step {
+        let ring = self.next_generation();
+        let cores = self.options.cores;
+        let superblock = self.superblock().clone();
+        let mut owned: Vec<(SlabId, ShardId)> = Vec::new();
+        let mut by_core: BTreeMap<u16, Vec<ShardId>> = (0..cores).map(|core| (core, Vec::new())).collect();
+        for (id, shard) in &mut self.shards {
+            shard.own_slabs_in_use(superblock.map);
+            owned.extend(shard.slabs.iter().map(|slab| (*slab, *id)));
+            by_core.entry(id.0 % cores).or_default().push(*id);
+        }
+        owned.retain(|(slab, _)| slab.0 < superblock.map.slabs_within(self.geometry.blocks));
+        let zero_ahead = self.options.store.zero_ahead;
+        self.keeper = Some(Keeper::new(superblock.map, &self.geometry, cores, &owned, zero_ahead));
+        for (core, ids) in by_core {
+            let mut seeds = Vec::new();
+            let mut partitions = Vec::new();
+            for id in ids {
+                let shard = self.shards.remove(&id).unwrap_or_default();
+                let (seed, own) = seed_of(id, shard);
+                seeds.push(seed);
+                partitions.extend(own);
+            }
+            let seed = StoreSeed {
+                core: CoreId(core),
+                cores,
+                namespace: superblock.namespace,
+                map: superblock.map,
+                geometry: self.geometry.clone(),
+                ring,
+                shards: seeds,
+            };
+            let random = base::Random::from_seed(self.random.next_u64());
+            let mut store = Store::from_seed(seed, self.options.store.clone(), self.arena.clone(), random);
+            for partition in partitions {
+                store.adopt(partition);
+            }
+            self.stores.push(store);
+        }
+        Step::Publish
+    }
+
+    /// Turns of the stores until their checkpoints are published.
+    pub(super) fn poll_stores(&mut self, now: Now, plan: &mut Plan) -> Result<bool, OpenError> {
+        let mut done = true;
+        let keeper = self.keeper.as_mut().expect("made with the stores");
+        let mut full = false;
+        for index in 0..self.stores.len() {
+            let store = &mut self.stores[index];
+            store.poll_opening(now);
+            while let Some(request) = store.take_keeper_request() {
+                keeper.on_request(now, request);
+            }
+            while let Some((core, reply)) = keeper.take_reply() {
+                full |= matches!(reply, crate::api::KeeperReply::Full { .. });
+                self.stores[usize::from(core.0)].on_keeper_reply(now, reply);
+            }
+            let store = &mut self.stores[index];
+            if let Some(reason) = store.stop_reason() {
+                return Err(OpenError::Stopped(reason));
+            }
+            for mut request in store.io.plan.drain(..) {
+                self.tokens.insert(self.next_token, (index, request.token));
+                request.token = Token(self.next_token);
+                self.next_token += 1;
+                plan.push_back(request);
+            }
+            done &= !store.is_checkpointing();
+        }
+        if full && self.tokens.is_empty() {
+            return Err(OpenError::NoRoom);
+        }
+        Ok(done && self.tokens.is_empty())
+    }
+}
+
+fn seed_of(id: ShardId, shard: RecoveredShard) -> (ShardSeed, Vec<crate::partition::Partition>) {
+    let mut published = VecDeque::new();
+    published.push_back(shard.storage.clone());
+    let seed = ShardSeed {
+        id,
+        next_version: shard.next_version + NUMBERS_SKIPPED,
+        next_tenancy: shard.next_tenancy + NUMBERS_SKIPPED,
+        slabs: shard.slabs.into_iter().collect(),
+        storage: shard.storage,
+        published,
+        checkpoint: shard.checkpoint,
+        root_slot: shard.root_slot,
+        view: shard.view,
+        view_place: shard.view_place,
+        partitions: Vec::new(),
+        held: Vec::new(),
+    };
+    let mut partitions: Vec<_> = shard.partitions.into_values().collect();
+    for partition in &mut partitions {
+        partition.shard = id;
+        partition.pending = Default::default();
+    }
+    let mut seed = seed;
+    seed.held = shard.freed;
+    (seed, partitions)
+}
+
+impl RecoveredShard {
+    fn suspect(&mut self, partition: PartitionId) {
+        if let Some(partition) = self.partitions.get_mut(&partition) {
+            partition.mark_suspect(partition.end);
+        }
+    }
+
+    /// A slab whose taking was lost with a commit, and that a checkpoint's blob uses all the same, is the shard's.
+    /// What was freed and is in use again (or lies in a slab that is no longer the shard's) needs no holding.
+    fn own_slabs_in_use(&mut self, map: nvme_format::region::RegionMap) {
+        let used: BTreeSet<ExtentAddress> =
+            self.partitions.values().flat_map(|p| p.extents.iter().map(|extent| extent.address)).collect();
+        for extent in used.iter().chain(&self.storage) {
+            if let Some(slab) = map.slab_of(extent.start) {
+                self.slabs.insert(slab);
+            }
+        }
+        let taken: Vec<ExtentAddress> = used.iter().chain(&self.storage).copied().collect();
+        let mut held: Vec<ExtentAddress> = Vec::new();
+        for extent in std::mem::take(&mut self.freed) {
+            let owned = map.slab_of(extent.start).is_some_and(|slab| self.slabs.contains(&slab));
+            let overlaps = |other: &ExtentAddress| other.whole().overlaps(extent.whole());
+            if owned && !taken.iter().any(overlaps) && !held.iter().any(overlaps) {
+                held.push(extent);
+            }
+        }
+        self.freed = held;
+    }
+}

@@ -1,0 +1,68 @@
+//! Retention by size and time: whole segments below the high watermark, oldest first.
+
+use crate::api::LogSlot;
+use crate::lane::Effect;
+use crate::partition::Partition;
+use crate::store::Store;
+use base::{Now, Offset};
+use nvme_format::record::Change;
+
+impl Store {
+    pub(crate) fn poll_retention(&mut self, now: Now) {
+        if now.monotonic < self.next_retention {
+            return;
+        }
+        self.next_retention = now.monotonic + self.options.retention_interval;
+        self.retain_all(now);
+    }
+
+    /// Looks at every partition now; `poll` does it every `retention_interval`.
+    pub fn retain_all(&mut self, now: Now) {
+        let slots: Vec<LogSlot> = self.slots().map(|(slot, _)| slot).collect();
+        for slot in slots {
+            let Some(partition) = self.partition(slot) else { continue };
+            let to = partition.retained_from(now).min(partition.high_watermark).min(partition.durable);
+            if to > partition.log_start && partition.pending.is_empty() && partition.truncation.is_none() {
+                // Without memory or room it comes again with the next round.
+                let _ = self.change(slot, Change::LogStartMoved { to }, vec![Effect::LogStart { slot, to }]);
+            }
+        }
+    }
+}
+
+impl Partition {
+    /// Where the log would start if retention had its way.
+    fn retained_from(&self, now: Now) -> Offset {
+        if !self.config.deletes || self.suspect.is_some() {
+            return self.log_start;
+        }
+        let mut gone = 0;
+        if let Some(age) = self.config.retention_age {
+            let age = i64::try_from(age.as_millis()).unwrap_or(i64::MAX);
+            while let Some(segment) = self.segments.get(gone) {
+                let newest =
+                    if segment.largest_timestamp.0 >= 0 { segment.largest_timestamp } else { segment.modified };
+                if self.segment_bytes(gone) == 0 || now.wall.0.saturating_sub(newest.0) <= age {
+                    break;
+                }
+                gone += 1;
+            }
+        }
+        if let Some(limit) = self.config.retention_bytes {
+            // The active segment is not deleted for its size.
+            let mut size: u64 = (gone..self.segments.len()).map(|index| self.segment_bytes(index)).sum();
+            while gone + 1 < self.segments.len() && size >= limit.saturating_add(self.segment_bytes(gone)) {
+                size -= self.segment_bytes(gone);
+                gone += 1;
+            }
+        }
+        // Only segments wholly below the high watermark.
+        loop {
+            let next = self.segments.get(gone).map_or(self.end, |segment| segment.base);
+            if gone == 0 || next <= self.high_watermark {
+                return if gone == 0 { self.log_start } else { next };
+            }
+            gone -= 1;
+        }
+    }
+}

@@ -1,0 +1,166 @@
+//! What of the partitions' newest bytes is in memory: those that no extent holds yet (the copy-out window), and those
+//! that a reader at the tip may still want (the tail cache). Each is one queue per core in the order of the appends.
+
+use crate::api::LogSlot;
+use crate::partition::Partition;
+use crate::partition::tail::TailBytes;
+use crate::store::Store;
+use arena::Arena;
+use std::collections::VecDeque;
+
+/// Pieces looked at in one turn.
+const EVICTIONS_A_TURN: usize = 256;
+
+struct Uncopied {
+    slot: LogSlot,
+    end: u64,
+    len: usize,
+}
+
+struct Cached {
+    slot: LogSlot,
+    position: u64,
+    len: usize,
+}
+
+#[derive(Default)]
+pub struct Tails {
+    uncopied: VecDeque<Uncopied>,
+    pub uncopied_bytes: usize,
+    cached: VecDeque<Cached>,
+    pub cached_bytes: usize,
+}
+
+impl Tails {
+    pub fn note_uncopied(&mut self, slot: LogSlot, end: u64, len: usize) {
+        self.uncopied.push_back(Uncopied { slot, end, len });
+        self.uncopied_bytes += len;
+    }
+
+    pub fn note_cached(&mut self, slot: LogSlot, position: u64, len: usize) {
+        self.cached.push_back(Cached { slot, position, len });
+        self.cached_bytes += len;
+    }
+}
+
+/// Whether the device has everything of the log below `position`.
+fn is_written(partition: &Partition, position: u64) -> bool {
+    match partition.extent_at(position - 1) {
+        Some(extent) => extent.position + extent.written() >= position,
+        None => true,
+    }
+}
+
+impl Store {
+    /// Lets go of what is copied; the oldest quarter of a full window is made to be.
+    pub(crate) fn poll_tails(&mut self) {
+        for _ in 0..EVICTIONS_A_TURN {
+            let Some(front) = self.tails.uncopied.front() else { break };
+            let (slot, end, len) = (front.slot, front.end, front.len);
+            let done = self.partition(slot).is_none_or(|p| end > p.end_position || is_written(p, end));
+            let pressed = self.tails.uncopied_bytes > self.options.copy_out_window / 4 * 3;
+            if !done && !pressed {
+                break;
+            }
+            if !done && self.force_copy_out(slot, end) {
+                // On its way: the window shrinks when it is there.
+                break;
+            }
+            self.tails.uncopied.pop_front();
+            self.tails.uncopied_bytes -= len;
+        }
+        self.evict_tails();
+    }
+
+    /// Starts the copy-out of everything below `end` that is whole blocks. Says whether something has to be waited for;
+    /// a partial block stays in memory, in a buffer of its own so that it holds no commit's.
+    fn force_copy_out(&mut self, slot: LogSlot, end: u64) -> bool {
+        let Store { partitions, arena, .. } = self;
+        let Some(partition) = partitions.get_mut(slot.token()) else { return false };
+        let Some(extent) = partition.extent_at(end - 1) else { return false };
+        let block = base::BLOCK_SIZE as u64;
+        let whole = extent.position + (end - extent.position) / block * block;
+        if extent.sealed || extent.position + extent.written() < whole {
+            self.queue_copy_out(slot);
+            return true;
+        }
+        rehome(partition, whole, arena);
+        false
+    }
+
+    fn evict_tails(&mut self) {
+        for _ in 0..EVICTIONS_A_TURN {
+            if self.tails.cached_bytes <= self.options.tail_cache {
+                return;
+            }
+            let Some(front) = self.tails.cached.pop_front() else { return };
+            self.tails.cached_bytes -= front.len;
+            let Some(partition) = self.partitions.get_mut(front.slot.token()) else { continue };
+            if partition.tail.pieces.front().is_none_or(|piece| piece.position > front.position) {
+                continue;
+            }
+            let end = front.position + front.len as u64;
+            let Some(extent) = partition.extents.iter_mut().find(|extent| extent.end() >= end && extent.position < end)
+            else {
+                continue;
+            };
+            if extent.position + extent.readable() >= end {
+                partition.drop_tail_below(end);
+                continue;
+            }
+            // Not readable from the device yet: its stretch is closed early, whole blocks go out, and it is looked at
+            // again when others have been.
+            if extent.open.as_ref().is_some_and(|open| extent.len - open.start >= base::BLOCK_SIZE as u64) {
+                extent.close_stretch();
+            }
+            let wants = extent.written() < extent.writable_until();
+            self.tails.note_cached(front.slot, front.position, front.len);
+            if wants {
+                self.queue_copy_out(front.slot);
+            } else if let Some(partition) = self.partitions.get_mut(front.slot.token()) {
+                partition.shorten_front(&self.arena);
+            }
+            return;
+        }
+    }
+}
+
+/// Copies the pieces from `from` on into buffers of their own.
+fn rehome(partition: &mut Partition, from: u64, arena: &Arena) {
+    for piece in partition.tail.pieces.iter_mut().rev() {
+        if piece.end() <= from {
+            break;
+        }
+        if let TailBytes::Ready(bytes) = &piece.bytes
+            && let Some(copy) = arena.copy(bytes)
+        {
+            piece.bytes = TailBytes::Ready(copy);
+        }
+    }
+}
+
+impl Partition {
+    /// Lets go of pieces that end at or below `end`, all of which can be read from the device.
+    pub fn drop_tail_below(&mut self, end: u64) {
+        while self.tail.pieces.front().is_some_and(|piece| piece.end() <= end) {
+            self.tail.pieces.pop_front();
+        }
+    }
+
+    /// A large first piece of which only the end is not on the device keeps that end alone.
+    fn shorten_front(&mut self, arena: &Arena) {
+        let Some(piece) = self.tail.pieces.front() else { return };
+        let Some(extent) = self.extent_at(piece.position) else { return };
+        let readable = extent.position + extent.readable();
+        if readable <= piece.position || readable >= piece.end() {
+            return;
+        }
+        let skip = (readable - piece.position) as usize;
+        let Some(rest) = piece.ready().and_then(|bytes| arena.copy(&bytes[skip..])) else { return };
+        let piece = self.tail.pieces.front_mut().expect("there is a first one");
+        piece.position = readable;
+        piece.len = rest.len() as u32;
+        piece.is_rest = true;
+        piece.bytes = TailBytes::Ready(rest);
+    }
+}
