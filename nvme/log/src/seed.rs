@@ -124,6 +124,7 @@ impl Store {
         shard.published = seed.published;
         shard.checkpoint = seed.checkpoint;
         shard.root_slot = seed.root_slot;
+        shard.view_changed = seed.view.is_some() && seed.view_place.is_none();
         shard.view = seed.view;
         shard.view_place = seed.view_place;
         let id = shard.id;

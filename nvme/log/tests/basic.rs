@@ -1,0 +1,243 @@
+//! The store end to end on the simulated device, without faults.
+
+mod common;
+
+use base::*;
+use common::*;
+use nvme_device::sim::{SimDisk, SimOptions};
+use pollux_nvme_log::*;
+use std::time::Duration;
+
+const MIB: u64 = 1 << 20;
+
+fn disk(mib: u64, seed: u64) -> SimDisk {
+    SimDisk::new(SimOptions::new(mib * MIB / BLOCK_SIZE as u64), Random::from_seed(seed))
+}
+
+#[test]
+fn what_was_appended_is_read_from_memory_and_after_a_restart() {
+    let (disk, mut random, mut now) = (disk(64, 1), Random::from_seed(2), START);
+    format(&disk, 2, 0, &mut random, &mut now);
+    let mut node = open(&disk, &options(1), &mut random, &mut now);
+    assert!(node.report.first && node.report.clean);
+    let at = node.now;
+    let slot = node.store().create(at, partition(1), 7, LogConfig::keep_everything()).expect("created");
+    let mut expected = Vec::new();
+    let mut end = Offset(0);
+    for number in 0..200 {
+        let bytes = batch(&mut random, 1 + number % 3, 100 + 37 * number, at.wall);
+        let appended = node.append(slot, &bytes, 5).expect("appended");
+        assert_eq!(appended.first, end);
+        expected.extend(stamped(&bytes, end, 5));
+        end = Offset(appended.last.0 + 1);
+        node.turn();
+    }
+    node.settle();
+    assert_eq!(node.read_all(0, slot, end, 100_000), expected);
+    for round in 0..3 {
+        let (disk, mut now) = node.kill();
+        node = open(&disk, &options(1), &mut random, &mut now);
+        assert!(!node.report.first && node.report.suspects.is_empty(), "{:?}", node.report);
+        let slot = node.store().find(partition(1)).expect("recovered");
+        assert_eq!(node.store().created_at(slot), 7);
+        assert_eq!(node.store().end_offset(slot), end);
+        assert_eq!(node.read_all(0, slot, end, 1 + 50_000 * round), expected);
+        assert_eq!(node.store().epochs(slot).latest().map(|e| (e.epoch.0, e.offset.0)), Some((5, 0)));
+    }
+}
+
+#[test]
+fn large_batches_go_to_their_extent_first() {
+    let (disk, mut random, mut now) = (disk(128, 3), Random::from_seed(4), START);
+    format(&disk, 2, 0, &mut random, &mut now);
+    let mut node = open(&disk, &options(1), &mut random, &mut now);
+    let at = node.now;
+    let slot = node.store().create(at, partition(1), 0, LogConfig::keep_everything()).expect("created");
+    let mut expected = Vec::new();
+    let mut end = Offset(0);
+    for number in 0..120usize {
+        let size = [300, 20_000, 150_000, 5000, 700_000, 17_000][number % 6];
+        let bytes = batch(&mut random, 1, size + number, at.wall);
+        let appended = node.append(slot, &bytes, 0).expect("appended");
+        expected.extend(stamped(&bytes, end, 0));
+        end = Offset(appended.last.0 + 1);
+        if number % 4 == 0 {
+            node.turn();
+        }
+    }
+    node.settle();
+    assert_eq!(node.read_all(0, slot, end, 300_000), expected);
+    let (disk, mut now) = node.kill();
+    let mut node = open(&disk, &options(1), &mut random, &mut now);
+    let slot = node.store().find(partition(1)).expect("recovered");
+    assert_eq!(node.read_all(0, slot, end, 300_000), expected);
+    let next = batch(&mut random, 1, 10, at.wall);
+    assert_eq!(node.append(slot, &next, 0).map(|appended| appended.first), Ok(end));
+}
+
+#[test]
+fn a_clean_stop_is_seen_and_the_core_count_may_change() {
+    let (disk, mut random, mut now) = (disk(128, 5), Random::from_seed(6), START);
+    format(&disk, 4, 0, &mut random, &mut now);
+    let mut expected: Vec<Vec<u8>> = vec![Vec::new(); 24];
+    let mut node = open(&disk, &options(1), &mut random, &mut now);
+    for cores in [3u16, 4, 2, 1] {
+        for number in 0..24 {
+            let found = node.cores.iter().position(|core| core.store.find(partition(number)).is_some());
+            let core = found.unwrap_or(number as usize % node.cores.len());
+            let at = node.now;
+            let store = &mut node.cores[core].store;
+            let slot = match store.find(partition(number)) {
+                Some(slot) => slot,
+                None => store.create(at, partition(number), 0, LogConfig::keep_everything()).expect("created"),
+            };
+            for _ in 0..5 {
+                let bytes = batch(&mut random, 2, 3000, at.wall);
+                let base = node.cores[core].store.end_offset(slot);
+                loop {
+                    let mode = AppendMode::Leader { epoch: LeaderEpoch(1) };
+                    let at = node.now;
+                    match node.cores[core].store.append(at, slot, Append { batches: &bytes, mode }) {
+                        Ok(_) => break,
+                        Err(AppendError::Pressure) => node.turn(),
+                        Err(error) => panic!("{error}"),
+                    }
+                }
+                expected[number as usize].extend(stamped(&bytes, base, 1));
+            }
+        }
+        node.settle();
+        for core in &mut node.cores {
+            core.store.stop();
+        }
+        for _ in 0..20_000 {
+            if node.cores.iter().all(|c| c.events.iter().any(|e| matches!(e, LogEvent::Stopped))) {
+                break;
+            }
+            node.turn();
+        }
+        let (disk, mut now) = node.kill();
+        node = open(&disk, &options(cores), &mut random, &mut now);
+        assert!(node.report.clean, "{:?}", node.report);
+        assert_eq!(node.report.partitions, 24);
+        for core in 0..node.cores.len() {
+            let slots: Vec<_> = node.cores[core].store.slots().collect();
+            for (slot, id) in slots {
+                let number = id.topic.0.0 - 1000;
+                let end = node.cores[core].store.end_offset(slot);
+                assert_eq!(node.read_all(core, slot, end, 20_000), expected[number as usize]);
+            }
+        }
+    }
+}
+
+#[test]
+fn retention_and_a_moved_start_free_the_space() {
+    let (disk, mut random, mut now) = (disk(64, 7), Random::from_seed(8), START);
+    format(&disk, 2, 0, &mut random, &mut now);
+    let mut node = open(&disk, &options(1), &mut random, &mut now);
+    let at = node.now;
+    let config = LogConfig {
+        segment_bytes: 256 << 10,
+        deletes: true,
+        retention_bytes: Some(1 << 20),
+        ..LogConfig::keep_everything()
+    };
+    let slot = node.store().create(at, partition(1), 0, config).expect("created");
+    let mut moved = 0;
+    // Three times what the namespace holds.
+    for number in 0..3000 {
+        let bytes = batch(&mut random, 1, 60_000, at.wall);
+        if let Err(error) = node.append(slot, &bytes, 0) {
+            panic!("append {number}: {error}; {} unowned; {:?} {:?}", node.keeper.unowned(), node.store().space_use(), node.store().log_bytes(slot));
+        }
+        let (now, durable) = (node.now, node.cores[0].store.durable_offset(slot));
+        node.store().record_high_watermark(now, slot, durable);
+        if number % 20 == 0 {
+            node.store().retain_all(now);
+            node.settle();
+        }
+        moved += node.cores[0].events.drain(..).filter(|e| matches!(e, LogEvent::LogStartMoved { .. })).count();
+    }
+    assert!(moved > 100);
+    assert!(node.store().log_bytes(slot) < 3 << 20);
+    let start = node.store().log_start(slot);
+    assert!(start.0 > 2900);
+    let end = node.store().end_offset(slot);
+    node.read_all(0, slot, end, 1 << 20);
+    let (disk, mut now) = node.kill();
+    let mut node = open(&disk, &options(1), &mut random, &mut now);
+    let slot = node.store().find(partition(1)).expect("recovered");
+    assert_eq!(node.store().log_start(slot), start);
+}
+
+#[test]
+fn a_full_namespace_refuses_appends_serves_reads_and_takes_them_again() {
+    let (disk, mut random, mut now) = (disk(32, 9), Random::from_seed(10), START);
+    format(&disk, 1, 0, &mut random, &mut now);
+    let mut node = open(&disk, &options(1), &mut random, &mut now);
+    let at = node.now;
+    let first = node.store().create(at, partition(1), 0, LogConfig::keep_everything()).expect("created");
+    let second = node.store().create(at, partition(2), 0, LogConfig::keep_everything()).expect("created");
+    let mut appended = 0;
+    loop {
+        let bytes = batch(&mut random, 1, 50_000, at.wall);
+        match node.append(first, &bytes, 0) {
+            Ok(_) => appended += 1,
+            Err(error) => {
+                assert_eq!(error, AppendError::Full);
+                break;
+            }
+        }
+    }
+    assert!(appended > 100, "{appended}");
+    node.settle();
+    for _ in 0..2 {
+        let (disk, mut now) = node.kill();
+        node = open(&disk, &options(1), &mut random, &mut now);
+    }
+    let first = node.store().find(partition(1)).unwrap_or(first);
+    let second = node.store().find(partition(2)).unwrap_or(second);
+    let end = node.store().end_offset(first);
+    assert_eq!(end.0, appended);
+    node.read_all(0, first, end, 1 << 20);
+    node.store().delete(first).expect("deleted");
+    let bytes = batch(&mut random, 1, 50_000, at.wall);
+    let mut taken = 0;
+    for _ in 0..20_000 {
+        match node.append(second, &bytes, 0) {
+            Ok(_) => taken += 1,
+            Err(AppendError::Full) => node.now = advance(node.now, Duration::from_millis(50)),
+            Err(error) => panic!("{error}"),
+        }
+        node.turn();
+        if taken > appended / 2 {
+            return;
+        }
+    }
+    panic!("only {taken} appends were taken after the space was free");
+}
+
+#[test]
+fn the_saved_view_survives() {
+    let (disk, mut random, mut now) = (disk(64, 11), Random::from_seed(12), START);
+    format(&disk, 1, 0, &mut random, &mut now);
+    let mut node = open(&disk, &options(1), &mut random, &mut now);
+    assert_eq!(node.view, None);
+    for (offset, len) in [(5, 100), (6, 500_000), (9, 3)] {
+        let bytes = vec![offset as u8; len];
+        node.store().save_view(bytes.clone(), offset).expect("taken");
+        for _ in 0..10_000 {
+            let saved = |e: &LogEvent| matches!(e, LogEvent::ViewSaved { metadata_offset } if *metadata_offset == offset);
+            if node.cores[0].events.iter().any(saved) {
+                break;
+            }
+            node.turn();
+        }
+        for _ in 0..2 {
+            let (disk, mut now) = node.kill();
+            node = open(&disk, &options(1), &mut random, &mut now);
+            assert_eq!(node.view, Some(SavedView { metadata_offset: offset, bytes: bytes.clone() }));
+        }
+    }
+}
