@@ -12,7 +12,7 @@ use crate::message::{
 use crate::peers::Learned;
 use crate::quorum::{DiskFailed, Quorum};
 use crate::scan::Scan;
-use crate::state::Role;
+use crate::state::{EPOCH_MAX, Role};
 use base::{LeaderEpoch, Monotonic, Now, Offset};
 use bytes::Bytes;
 use std::collections::BTreeMap;
@@ -116,6 +116,8 @@ impl Quorum {
             Err(Refusal::BrokerNotAvailable)
         } else if epoch < self.election.epoch {
             Err(Refusal::FencedLeaderEpoch)
+        } else if epoch > EPOCH_MAX {
+            Err(Refusal::InvalidRequest)
         } else {
             Ok(())
         }

@@ -158,6 +158,9 @@ impl Scanner<'_> {
         if facts.base != end {
             return Err(format!("offset {} where {end} was to follow", facts.base));
         }
+        if facts.last.0 - self.log.active_base().0 > i64::from(i32::MAX) {
+            return Err(format!("offset {} is beyond a segment's reach", facts.last));
+        }
         if self.last.is_some_and(|(epoch, _)| facts.epoch < epoch) {
             return Err(format!("epoch {} after a higher one", facts.epoch));
         }

@@ -3,7 +3,7 @@
 use crate::ids::{Endpoint, ReplicaKey};
 use crate::message::{Destination, Refusal, Reply, ReplyBody, Request, RequestId};
 use crate::quorum::{Quorum, SentRequest};
-use crate::state::{Ballot, Role};
+use crate::state::{Ballot, EPOCH_MAX, Role};
 use base::{LeaderEpoch, Monotonic, NodeId, Now};
 use std::collections::BTreeMap;
 
@@ -135,7 +135,7 @@ impl Quorum {
         endpoints: &[Endpoint],
         now: Now,
     ) -> Learned {
-        if epoch < self.election.epoch {
+        if epoch < self.election.epoch || epoch > EPOCH_MAX {
             return Learned::Stale;
         }
         let leader = leader.filter(|id| *id != self.config.local.id).and_then(|id| {

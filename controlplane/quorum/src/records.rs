@@ -2,6 +2,7 @@
 
 use crate::ids::{Endpoint, KRaftVersionRange, ReplicaKey, Voter, VoterSet};
 use crate::log::BatchFacts;
+use crate::state::EPOCH_MAX;
 use base::{LeaderEpoch, NodeId, Offset, WallMillis};
 use batch::control::control_records;
 use batch::{BatchBuilder, BatchView, ControlKind, Records};
@@ -42,8 +43,8 @@ pub(crate) fn check(bytes: &[u8]) -> Result<BatchFacts, RecordsError> {
 
 pub(crate) fn facts(view: &BatchView<'_>) -> Result<BatchFacts, RecordsError> {
     let epoch = view.partition_leader_epoch();
-    if epoch.0 < 0 {
-        return Err(RecordsError(format!("epoch {epoch} is negative")));
+    if epoch.0 < 0 || epoch > EPOCH_MAX {
+        return Err(RecordsError(format!("no log has epoch {epoch}")));
     }
     Ok(BatchFacts {
         base: view.base_offset(),

@@ -188,7 +188,10 @@ pub(crate) fn is_up_to_date(theirs: OffsetAndEpoch, own: OffsetAndEpoch) -> bool
     theirs >= own
 }
 
-/// Epochs are counted up by one; the last one is never reached by elections.
+/// Later epochs are taken from nobody: no cluster holds that many elections, and there must be room for the next ones.
+pub(crate) const EPOCH_MAX: LeaderEpoch = LeaderEpoch(i32::MAX - (1 << 24));
+
+/// Epochs are counted up by one.
 pub(crate) fn next_epoch(epoch: LeaderEpoch) -> LeaderEpoch {
     LeaderEpoch(epoch.0.checked_add(1).expect("fewer than 2^31 elections"))
 }

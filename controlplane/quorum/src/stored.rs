@@ -2,6 +2,7 @@
 //! written as Kafka 4.4 does.
 
 use crate::ids::{ReplicaKey, VoterSet};
+use crate::state::EPOCH_MAX;
 use base::{LeaderEpoch, NodeId, Offset, Uuid};
 use bytes::Bytes;
 use serde_json::Value;
@@ -68,8 +69,8 @@ impl ElectionState {
             _ => None,
         };
         let epoch = int("leaderEpoch")?;
-        if epoch < 0 {
-            return bad(format!("leaderEpoch {epoch} is negative"));
+        if !(0..=EPOCH_MAX.0).contains(&epoch) {
+            return bad(format!("no election has leaderEpoch {epoch}"));
         }
         Ok(ElectionState {
             epoch: LeaderEpoch(epoch),

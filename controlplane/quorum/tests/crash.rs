@@ -197,6 +197,49 @@ fn formatting_is_done_or_not_at_any_cut() {
 }
 
 #[test]
+fn damaged_files_are_refused_or_read_but_never_panic() {
+    let mut replica = Replica::load(small(1), formatted(1, &[1]), at(0), 1).unwrap();
+    replica.settle(at(0));
+    for n in 0..60 {
+        replica.append(&[Bytes::from(format!("record {n}"))], at(n)).unwrap();
+        replica.settle(at(n));
+        if n % 20 == 19 {
+            replica.snapshot(at(n)).unwrap();
+            replica.settle(at(n));
+        }
+    }
+    let files = replica.disk.files();
+    let (mut loaded, mut refused) = (0, 0);
+    let mut random = Random::from_seed(9);
+    for seed in 0..3000 {
+        let mut disk = replica.disk.clone();
+        for _ in 0..=random.below(3) {
+            let file = files[random.below(files.len() as u64) as usize];
+            let mut content = disk.content(file).expect("it is there").to_vec();
+            match random.below(4) {
+                0 => content.truncate(random.below(content.len() as u64 + 1) as usize),
+                1 => content.extend((0..random.below(200)).map(|n| n as u8)),
+                _ if content.is_empty() => continue,
+                _ => {
+                    let at = random.below(content.len() as u64) as usize;
+                    content[at] = random.next_u64() as u8;
+                }
+            }
+            disk.set_content(file, content);
+        }
+        match Replica::load(small(1), disk, at(1000), seed) {
+            Err(_) => refused += 1,
+            Ok(mut replica) => {
+                // What is read only later, as snapshots are, may still end the node, with a reason.
+                while replica.fault.is_none() && replica.work(at(1000)) {}
+                loaded += 1;
+            }
+        }
+    }
+    assert!(loaded > 500 && refused > 500, "{loaded} {refused}");
+}
+
+#[test]
 fn a_vote_survives_any_cut_after_it_was_answered() {
     use common::key;
     use pollux_quorum::{CallId, OffsetAndEpoch, ReplyBody, Request, VoteRequest};

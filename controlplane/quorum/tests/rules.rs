@@ -2,12 +2,13 @@
 
 mod common;
 
-use base::{LeaderEpoch, NodeId, Offset};
+use base::{LeaderEpoch, NodeId, Offset, Random};
 use bytes::Bytes;
 use common::{Replica, at, config, endpoint, formatted, key};
 use pollux_quorum::{
-    BeginEpochRequest, CallId, EndEpochRequest, Event, Fault, FetchReply, FetchRequest, Fetched, FileName,
-    OffsetAndEpoch, Refusal, Reply, ReplyBody, Request, SentRequest, StateName, VoteRequest,
+    BeginEpochRequest, CallId, EndEpochRequest, Event, Fault, FetchReply, FetchRequest, FetchSnapshotReply,
+    FetchSnapshotRequest, Fetched, FileName, OffsetAndEpoch, Refusal, Reply, ReplyBody, Request, SentRequest,
+    StateName, VoteRequest,
 };
 
 const ONE: [i32; 3] = [1, 2, 3];
@@ -137,10 +138,10 @@ fn a_pre_vote_spends_nothing_and_protects_a_living_leader() {
     let mut replica = voter();
     ask(&mut replica, begin(2, 1), 1);
     assert!(granted(&ask(&mut replica, vote(3, 1, end(0, 0), true), 2)), "this leader never answered");
-    assert!(
-        !granted(&ask(&mut replica, vote(3, 1, end(0, 0), false), 3)),
-        "in an epoch with a leader no vote is given"
-    );
+    replica.poll(at(3000));
+    assert_eq!(replica.quorum.state(), StateName::Prospective);
+    let late = ask(&mut replica, vote(3, 1, end(0, 0), false), 3000);
+    assert!(!granted(&late), "an epoch with a leader has no vote left");
 }
 
 #[test]
@@ -313,4 +314,140 @@ fn the_best_successor_stands_at_once() {
         replica.poll(at(1100));
         assert_eq!(replica.quorum.state(), StateName::Prospective, "within the longest backoff");
     }
+}
+
+/// Messages as no replica would send them.
+struct Nonsense(Random, LeaderEpoch);
+
+impl Nonsense {
+    fn below(&mut self, bound: u64) -> i32 {
+        self.0.below(bound) as i32
+    }
+
+    fn epoch(&mut self) -> LeaderEpoch {
+        match self.0.below(40) {
+            0 => LeaderEpoch(i32::MAX),
+            // One epoch further now and then, else the one the replica is in, or one before.
+            1 => LeaderEpoch(self.1.0 + 1),
+            2..=5 => LeaderEpoch(self.1.0 - 1),
+            _ => self.1,
+        }
+    }
+
+    fn position(&mut self) -> OffsetAndEpoch {
+        end(self.below(6) - 1, i64::from(self.below(12)) - 1)
+    }
+
+    fn endpoints(&mut self, id: i32) -> Vec<pollux_quorum::Endpoint> {
+        if self.0.chance(1, 3) { Vec::new() } else { vec![endpoint(id)] }
+    }
+
+    fn request(&mut self) -> Request {
+        let (id, epoch) = (self.below(5), self.epoch());
+        match self.below(5) {
+            0 => Request::Vote(VoteRequest {
+                voter: self.0.chance(9, 10).then(|| key(1)),
+                candidate: key(id),
+                epoch,
+                last: self.position(),
+                pre_vote: self.0.chance(1, 2),
+            }),
+            1 => Request::BeginEpoch(BeginEpochRequest {
+                voter: Some(key(1)),
+                leader: NodeId(id),
+                epoch,
+                endpoints: self.endpoints(id),
+            }),
+            2 => Request::EndEpoch(EndEpochRequest {
+                leader: NodeId(id),
+                epoch,
+                successors: (0..self.below(40)).map(key).collect(),
+                endpoints: self.endpoints(id),
+            }),
+            3 => Request::Fetch(FetchRequest {
+                replica: self.0.chance(4, 5).then(|| key(id)),
+                epoch,
+                offset: self.position().offset,
+                last_epoch: self.epoch(),
+                wait_ms: self.below(600) as u32,
+                max_bytes: self.below(1000) as u32,
+                high_watermark: self.0.chance(1, 2).then(|| self.position().offset),
+            }),
+            _ => Request::FetchSnapshot(FetchSnapshotRequest {
+                replica: Some(key(id)),
+                epoch,
+                id: self.position(),
+                position: self.0.below(600),
+                max_bytes: self.below(1000) as u32,
+            }),
+        }
+    }
+
+    fn reply(&mut self) -> Reply {
+        let leader = self.below(5);
+        let refusals = [None, None, None, Some(Refusal::FencedLeaderEpoch), Some(Refusal::SnapshotNotFound)];
+        let found = match self.below(3) {
+            0 => Fetched::Batches((0..self.below(3)).map(|n| batch(i64::from(n))).collect()),
+            1 => Fetched::Diverging(self.position()),
+            _ => Fetched::Snapshot(self.position()),
+        };
+        let high_watermark = Some(self.position().offset);
+        let body = match self.below(5) {
+            0 => ReplyBody::Vote { granted: self.0.chance(1, 2) },
+            1 => ReplyBody::BeginEpoch,
+            2 => ReplyBody::EndEpoch,
+            3 => ReplyBody::Fetch(FetchReply { high_watermark, log_start: None, found }),
+            _ => ReplyBody::FetchSnapshot(FetchSnapshotReply {
+                id: self.position(),
+                size: self.0.below(300),
+                position: 0,
+                bytes: batch(0),
+            }),
+        };
+        Reply {
+            refusal: refusals[self.below(5) as usize],
+            epoch: self.epoch(),
+            leader: (leader > 0).then_some(NodeId(leader)),
+            leader_endpoints: self.endpoints(leader),
+            body,
+        }
+    }
+}
+
+#[test]
+fn nonsense_from_others_never_panics() {
+    let mut states = std::collections::BTreeMap::new();
+    for seed in 0..300 {
+        let mut nonsense = Nonsense(Random::from_seed(seed), LeaderEpoch(0));
+        let mut replica = voter();
+        let mut time = 10;
+        let mut asked = Vec::new();
+        for n in 0..200 {
+            time += nonsense.0.below(400);
+            nonsense.1 = replica.quorum.epoch();
+            match nonsense.below(5) {
+                0..=1 => replica.handle(Event::Call { id: CallId(n), request: nonsense.request() }, at(time)),
+                2 if !asked.is_empty() => {
+                    let id = asked.swap_remove(nonsense.0.below(asked.len() as u64) as usize);
+                    let mut reply = nonsense.reply();
+                    if nonsense.0.chance(1, 2) {
+                        (reply.refusal, reply.leader) = (None, None);
+                        reply.body = ReplyBody::Vote { granted: true };
+                    }
+                    replica.handle(Event::Reply { id, reply }, at(time));
+                }
+                3 if replica.model.leads.is_some() => {
+                    let _ = replica.append(&[Bytes::from_static(b"r")], at(time));
+                }
+                _ => replica.poll(at(time)),
+            }
+            asked.extend(replica.sent.drain(..).map(|sent| sent.id));
+            while replica.fault.is_none() && nonsense.0.chance(3, 4) && replica.work(at(time)) {}
+            *states.entry(format!("{:?}", replica.quorum.state())).or_insert(0) += 1;
+            if replica.fault.is_some() {
+                break;
+            }
+        }
+    }
+    assert!(states.len() >= 5, "{states:?}");
 }

@@ -201,6 +201,10 @@ impl Log {
         self.segments.push(Segment::new(base));
     }
 
+    pub(crate) fn active_base(&self) -> Offset {
+        self.segments.last().expect("a segment was opened").base
+    }
+
     /// Takes a batch in as the files have it; `in_tail` where it is still to be replayed.
     pub(crate) fn load_batch(&mut self, facts: BatchFacts, in_tail: bool, bytes: Option<Bytes>) {
         self.epochs.start(facts.epoch, facts.base);
