@@ -37,6 +37,8 @@ pub struct Options {
     /// `None` where auto.leader.rebalance.enable is false.
     pub leader_balance_interval: Option<Duration>,
     pub unclean_election_interval: Duration,
+    /// How often a record that says nothing shows others that the log moves (metadata.max.idle.interval.ms).
+    pub idle_interval: Option<Duration>,
     /// A fenced broker may register a new incarnation before its session has ended. Apache's controller makes it wait.
     pub fenced_may_reregister: bool,
     /// Largest batch that a node's storage takes; max.message.bytes above it is refused.
@@ -113,6 +115,7 @@ pub(crate) struct Active {
     pub next_fence_check: Monotonic,
     pub next_balance: Option<Monotonic>,
     pub next_unclean: Monotonic,
+    pub next_idle: Option<Monotonic>,
     /// A broker whose session ended and which has more leaderships than one event may move.
     pub fencing: Option<(NodeId, BrokerEpoch)>,
     /// An unfencing found more partitions without a leader than one event may look at: where to go on.
@@ -122,7 +125,7 @@ pub(crate) struct Active {
 pub struct Controller {
     pub(crate) options: Options,
     pub(crate) state: State,
-    /// States at the ends of appends that are not yet committed, oldest first; the last one is `state`.
+    /// States at the ends of batches that are not yet committed, oldest first; the last one is `state`.
     uncommitted: VecDeque<(i64, State, Option<Box<State>>)>,
     /// At the last committed record.
     committed: (State, Option<Box<State>>),
@@ -130,6 +133,8 @@ pub struct Controller {
     next_offset: i64,
     /// The state before the metadata transaction that is open.
     before_transaction: Option<Box<State>>,
+    /// Nobody but this node reads the log: no voter beside it, no observer.
+    pub(crate) alone: bool,
     pub(crate) active: Option<Active>,
 }
 
@@ -143,6 +148,7 @@ impl Controller {
             committed_offset: -1,
             next_offset: 0,
             before_transaction: None,
+            alone: options.quorum_nodes.len() <= 1,
             active: None,
             options,
         }
@@ -177,6 +183,12 @@ impl Controller {
 
     pub fn next_offset(&self) -> i64 {
         self.next_offset
+    }
+
+    /// Whether anybody else reads the log. A single voter without observers writes no record that says nothing: there is
+    /// nobody to show that the log moves, and an idle node leaves its disk alone.
+    pub fn set_alone(&mut self, alone: bool) {
+        self.alone = alone;
     }
 
     /// The quorum appended control records of its own: the log's end is now here.
@@ -237,6 +249,7 @@ impl Controller {
             next_fence_check: now + self.fence_check_interval(),
             next_balance: self.options.leader_balance_interval.map(|interval| now + interval),
             next_unclean: now + self.options.unclean_election_interval,
+            next_idle: self.options.idle_interval.map(|interval| now + interval),
             fencing: None,
             electing: None,
         });
@@ -255,32 +268,35 @@ impl Controller {
         self.next_offset = self.committed_offset + 1;
     }
 
-    /// Everything up to `offset` is committed.
+    /// Everything up to `offset` is committed. Batches commit whole, so it is the end of one, or of control records.
     pub fn on_committed(&mut self, offset: i64) {
         while self.uncommitted.front().is_some_and(|(end, ..)| *end <= offset) {
-            let (_, state, transaction) = self.uncommitted.pop_front().expect("it was looked at");
+            let (end, state, transaction) = self.uncommitted.pop_front().expect("it was looked at");
             self.committed = (state, transaction);
+            self.committed_offset = end;
         }
-        self.committed_offset = self.committed_offset.max(offset);
+        if self.uncommitted.is_empty() {
+            self.committed_offset = self.committed_offset.max(offset);
+        }
     }
 
     fn append(&mut self, records: Vec<Record>, atomic: bool) -> Append {
         let base_offset = self.next_offset;
         assert!(!atomic || records.len() <= RECORDS_MAX, "an atomic event is bounded by its validation");
-        for record in &records {
-            let offset = self.next_offset;
-            // A record of our own that cannot be applied would be a log that nobody can read: better no controller.
-            self.apply(record, offset).unwrap_or_else(|error| panic!("own record {record:?}: {error}"));
-            self.follow(record);
-            self.next_offset += 1;
-        }
-        let mut batches = Vec::new();
+        let mut batches: Vec<Vec<Record>> = Vec::new();
         let mut rest = records.into_iter().peekable();
         while rest.peek().is_some() {
-            batches.push(rest.by_ref().take(RECORDS_MAX).collect());
-        }
-        if self.next_offset > base_offset {
-            self.uncommitted.push_back((self.next_offset - 1, self.state.clone(), self.before_transaction.clone()));
+            let batch: Vec<Record> = rest.by_ref().take(RECORDS_MAX).collect();
+            for record in &batch {
+                let offset = self.next_offset;
+                // A record of our own that cannot be applied would be a log that nobody can read: better no controller.
+                self.apply(record, offset).unwrap_or_else(|error| panic!("own record {record:?}: {error}"));
+                self.follow(record);
+                self.next_offset += 1;
+            }
+            batches.push(batch);
+            let end = self.next_offset - 1;
+            self.uncommitted.push_back((end, self.state.clone(), self.before_transaction.clone()));
         }
         Append { base_offset, batches }
     }

@@ -8,7 +8,6 @@
 use base::{NodeId, PartitionId, PartitionIndex, TopicId, Uuid};
 use image::{Map, MetadataDelta, MetadataImage, Partition, ReplayError, Resource, Set};
 use settings::BrokerSettings;
-use wire::messages::RegisterBrokerRecord;
 use wire::{KafkaString, MetadataRecordKind};
 
 #[derive(Clone, Debug)]
@@ -66,11 +65,33 @@ impl State {
 
     pub fn replay(&mut self, record: &MetadataRecordKind, offset: i64) -> Result<(), ReplayError> {
         use MetadataRecordKind as Kind;
+        match record {
+            Kind::Partition(r) => self.replay_partition(record, partition_id(r.topic_id, r.partition_id), offset),
+            Kind::PartitionChange(r) => self.replay_partition(record, partition_id(r.topic_id, r.partition_id), offset),
+            _ => self.replay_other(record, offset),
+        }
+    }
+
+    /// Nearly all records are of this kind. Only the one partition is kept from before: to keep the image would make
+    /// every record copy tree nodes anew.
+    fn replay_partition(
+        &mut self,
+        record: &MetadataRecordKind,
+        id: PartitionId,
+        offset: i64,
+    ) -> Result<(), ReplayError> {
+        let before = self.image.topics.shared_partition(id);
+        self.image.replay(record, offset, &mut MetadataDelta::default())?;
+        self.index.move_partition(id, before.as_deref(), self.image.topics.partition(id));
+        Ok(())
+    }
+
+    fn replay_other(&mut self, record: &MetadataRecordKind, offset: i64) -> Result<(), ReplayError> {
         let before = self.image.clone();
         let mut delta = MetadataDelta::default();
         self.image.replay(record, offset, &mut delta)?;
-        if let Kind::RegisterBroker(RegisterBrokerRecord { broker_id, .. }) = record {
-            self.index.registered_at.insert(NodeId(*broker_id), offset);
+        if let MetadataRecordKind::RegisterBroker(r) = record {
+            self.index.registered_at.insert(NodeId(r.broker_id), offset);
         }
         for id in &delta.brokers {
             self.index.move_broker(*id, &before, &self.image);
@@ -86,6 +107,7 @@ impl State {
             let topic = self.image.topics.get(*id).expect("the delta says that it was created");
             self.index.name_created(&topic.name);
         }
+        // An emptied ELR.
         for (topic, partitions) in &delta.partitions {
             for index in partitions.keys() {
                 let id = PartitionId { topic: *topic, index: *index };
@@ -99,12 +121,8 @@ impl State {
     }
 
     fn refresh_settings(&mut self) {
-        let none = Default::default();
-        let cluster = self.image.overrides(&Resource::broker_default()).unwrap_or(&none);
-        let own_resource = Resource::broker(self.node);
-        let own = self.image.overrides(&own_resource).unwrap_or(&none);
-        // What is stored but not obeyed is the configuration publisher's to report.
-        self.settings = self.base_settings.with_dynamic(cluster, own).0;
+        // What is stored but not obeyed is the node's to report.
+        self.settings = crate::reads::settings_under(&self.base_settings, &self.image, self.node).0;
     }
 
     /// Whether the indexes are what the image says.
@@ -136,6 +154,10 @@ impl State {
         let text = self.topic_text(&topic.name, "unclean.leader.election.enable");
         text.is_some_and(|text| text.trim().eq_ignore_ascii_case("true"))
     }
+}
+
+fn partition_id(topic: Uuid, index: i32) -> PartitionId {
+    PartitionId { topic: TopicId(topic), index: PartitionIndex(index) }
 }
 
 fn add<K: Ord + Clone>(map: &mut Map<K, Set<PartitionId>>, key: K, id: PartitionId) {
@@ -209,14 +231,12 @@ impl Index {
     }
 
     fn move_partition(&mut self, id: PartitionId, before: Option<&Partition>, after: Option<&Partition>) {
-        let lists = |p: Option<&Partition>| {
-            p.map(|p| (p.isr.clone(), p.eligible_leader_replicas.clone(), p.directories.clone(), p.leader))
-        };
-        let (old, new) = (lists(before), lists(after));
-        let (old_isr, old_elr, old_directories, old_leader) = old.unwrap_or_default();
-        let (new_isr, new_elr, new_directories, new_leader) = new.unwrap_or_default();
-        move_members(&mut self.in_isr, id, &old_isr, &new_isr);
-        move_members(&mut self.in_elr, id, &old_elr, &new_elr);
+        let (old_isr, new_isr) = (before.map_or(&[][..], |p| &p.isr), after.map_or(&[][..], |p| &p.isr));
+        move_members(&mut self.in_isr, id, old_isr, new_isr);
+        let old_elr = before.map_or(&[][..], |p| &p.eligible_leader_replicas);
+        move_members(&mut self.in_elr, id, old_elr, after.map_or(&[][..], |p| &p.eligible_leader_replicas));
+        let old_directories = before.map_or(&[][..], |p| &p.directories);
+        let new_directories = after.map_or(&[][..], |p| &p.directories);
         if old_directories != new_directories {
             let real = |directory: &&Uuid| !image::cluster::directory_is_reserved(**directory);
             for directory in old_directories.iter().filter(real) {
@@ -226,6 +246,7 @@ impl Index {
                 add(&mut self.in_directory, *directory, id);
             }
         }
+        let (old_leader, new_leader) = (before.and_then(|p| p.leader), after.and_then(|p| p.leader));
         if old_leader != new_leader {
             if let Some(count) = old_leader.and_then(|leader| self.leads.get_mut(&leader)) {
                 *count -= 1;
@@ -237,9 +258,15 @@ impl Index {
                 *self.leads.get_or_default(leader) += 1;
             }
         }
-        keep(&mut self.leaderless, id, after.is_some_and(|p| p.leader.is_none()));
-        keep(&mut self.imbalanced, id, after.is_some_and(|p| !p.has_preferred_leader()));
-        keep(&mut self.reassigning, id, after.is_some_and(Partition::is_reassigning));
+        let flags = |p: Option<&Partition>| {
+            p.map_or((false, false, false), |p| (p.leader.is_none(), !p.has_preferred_leader(), p.is_reassigning()))
+        };
+        let (old, new) = (flags(before), flags(after));
+        if old != new {
+            keep(&mut self.leaderless, id, new.0);
+            keep(&mut self.imbalanced, id, new.1);
+            keep(&mut self.reassigning, id, new.2);
+        }
     }
 }
 

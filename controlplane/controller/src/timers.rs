@@ -2,7 +2,9 @@
 
 use crate::controller::{Append, Controller, Decision, ELECTIONS_MAX, Outcome};
 use base::{Monotonic, Now};
+use image::Record;
 use std::time::Duration;
+use wire::messages::NoOpRecord;
 
 /// Between two brokers whose sessions have ended: other events get their turn.
 const FENCE_PAUSE: Duration = Duration::from_millis(10);
@@ -14,7 +16,8 @@ impl Controller {
         if active.electing.is_some() || active.fencing.is_some() {
             return Some(Monotonic::ZERO);
         }
-        let timers = [Some(active.next_fence_check), active.next_balance, Some(active.next_unclean)];
+        let idle = active.next_idle.filter(|_| !self.alone);
+        let timers = [Some(active.next_fence_check), active.next_balance, Some(active.next_unclean), idle];
         timers.into_iter().flatten().min()
     }
 
@@ -46,6 +49,10 @@ impl Controller {
             let interval = self.options.leader_balance_interval.filter(|_| records.len() < ELECTIONS_MAX);
             let next = interval.map_or(now, |interval| now + interval);
             self.active.as_mut().expect("timers run while active").next_balance = Some(next);
+        } else if active.next_idle.is_some_and(|at| at <= now && !self.alone) {
+            records.push(Record::v0(NoOpRecord::default()));
+            let next = self.options.idle_interval.map(|interval| now + interval);
+            self.active.as_mut().expect("timers run while active").next_idle = next;
         } else {
             self.elect_unclean(&mut records);
             let more = records.len() >= ELECTIONS_MAX;
@@ -57,7 +64,7 @@ impl Controller {
 
     /// Brokers are fenced one at a time, each in as many events as its leaderships need; when nobody is left the timer
     /// waits for its next turn.
-    fn fence_one_expired(&mut self, now: Monotonic, records: &mut Vec<image::Record>) {
+    fn fence_one_expired(&mut self, now: Monotonic, records: &mut Vec<Record>) {
         let interval = self.fence_check_interval();
         let active = self.active.as_mut().expect("timers run while active");
         let Some((id, epoch)) = active.fencing.take().or_else(|| active.heartbeats.take_expired(now)) else {

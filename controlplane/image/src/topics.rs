@@ -228,6 +228,11 @@ impl Topics {
         self.get(id.topic)?.partition(id.index)
     }
 
+    /// The same to be kept while the image moves on.
+    pub fn shared_partition(&self, id: PartitionId) -> Option<Arc<Partition>> {
+        self.get(id.topic)?.partitions.get(&id.index).cloned()
+    }
+
     pub(crate) fn create(&mut self, id: TopicId, name: KafkaString) -> bool {
         if self.by_name.contains(&name) || self.by_id.contains(&id) {
             return false;

@@ -63,7 +63,8 @@ fn batches(name: &str) -> Vec<Stored> {
             let length = r.varint() as usize;
             let mut record = Reader(r.take(length));
             record.take(1);
-            (record.varint(), record.varint());
+            record.varint();
+            record.varint();
             let key = record.varint().max(0) as usize;
             record.take(key);
             let value = record.varint().max(0) as usize;

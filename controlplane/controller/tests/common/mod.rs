@@ -44,6 +44,7 @@ pub fn options() -> Options {
         session_timeout: Duration::from_secs(9),
         leader_balance_interval: Some(Duration::from_secs(300)),
         unclean_election_interval: Duration::from_secs(300),
+        idle_interval: Some(Duration::from_millis(500)),
         fenced_may_reregister: false,
         largest_batch: u32::MAX,
     }
