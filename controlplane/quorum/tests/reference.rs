@@ -1,5 +1,5 @@
 //! Against Apache Kafka itself: its tools read what is written here, its broker runs on it, and what its broker wrote is
-//! loaded here. Needs Java and KAFKA_LIBS, the folder of Apache Kafka's jars.
+//! loaded here. Needs Java and KAFKA_LIBS, the folder of Apache Kafka's jars; its shell needs KAFKA_SHELL_LIBS.
 
 mod common;
 
@@ -218,6 +218,27 @@ fn apaches_tool_decodes_our_files() {
         }
     }
     assert!(logs >= 3 && indexes == 2 * logs && snapshots == 2, "{logs} {indexes} {snapshots}");
+}
+
+/// The shell's newest jar is of 4.3.0. It runs with 4.4's jars in front and those of 4.3.0 behind them for the classes that
+/// have moved; with 4.3.0's alone it shows nothing of a log at 4.4's metadata.version, Apache's own neither.
+#[test]
+fn apaches_shell_reads_our_snapshot() {
+    let Some(libs) = libs() else { return };
+    let Some(shell) = std::env::var("KAFKA_SHELL_LIBS").ok().filter(|libs| !libs.is_empty()) else {
+        println!("skipped: KAFKA_SHELL_LIBS names no folder of kafka-shell's jars");
+        return;
+    };
+    let dir = TempDir::new("shell");
+    format_here(&dir.0, 19094);
+    let mut node = Node::load(&dir.0, 19094);
+    node.append(features(), at(10));
+    node.snapshot(at(20));
+    let id = node.quorum.latest_snapshot().unwrap();
+    let file = dir.0.join("__cluster_metadata-0").join(FileName::Snapshot(id).to_string());
+    let args = ["--snapshot", file.to_str().unwrap(), "ls", "/image/features"];
+    let text = java(&format!("{libs}:{shell}/*"), "org.apache.kafka.shell.MetadataShell", &args);
+    assert!(text.contains("finalized_eligible.leader.replicas.version"), "{text}");
 }
 
 /// Apache's broker, in combined mode.
