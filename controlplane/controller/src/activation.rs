@@ -4,9 +4,10 @@ use crate::controller::Options;
 use crate::error::ApiError;
 use crate::state::State;
 use image::{FEATURE_ELR, MetadataVersion, Record, resource_type};
-use wire::ErrorCode;
+use std::collections::BTreeMap;
 use wire::messages::FeatureLevelRecord;
 use wire::messages::{AbortTransactionRecord, BeginTransactionRecord, ConfigRecord, EndTransactionRecord};
+use wire::{ErrorCode, MetadataRecordKind};
 
 pub(crate) fn feature_level(name: &str, level: i16) -> Record {
     Record::v0(FeatureLevelRecord { name: name.into(), feature_level: level, unknown_tags: Default::default() })
@@ -22,18 +23,30 @@ pub(crate) fn config(resource_type: i8, resource_name: &str, name: &str, value: 
     })
 }
 
-/// What a format leaves in the bootstrap snapshot: the levels that the cluster starts with.
-pub fn bootstrap_records(options: &Options) -> Vec<Record> {
-    let mut records = vec![feature_level(MetadataVersion::FEATURE, options.bootstrap_version.0)];
-    records.extend(options.bootstrap_features.iter().map(|(name, level)| feature_level(name, *level)));
-    records
+/// What a format leaves in the bootstrap snapshot, in Kafka's order: the level of metadata.version, then those of other
+/// features that are above 0, by name.
+pub fn bootstrap_records(version: MetadataVersion, features: &BTreeMap<String, i16>) -> Vec<Record> {
+    let others = features.iter().filter(|(_, level)| **level > 0);
+    let others = others.map(|(name, level)| feature_level(name, *level));
+    std::iter::once(feature_level(MetadataVersion::FEATURE, version.0)).chain(others).collect()
+}
+
+fn level_in(records: &[Record], feature: &str) -> Option<i16> {
+    records.iter().rev().find_map(|record| match &record.kind {
+        MetadataRecordKind::FeatureLevel(r) if r.name == feature => Some(r.feature_level),
+        _ => None,
+    })
 }
 
 /// `before` is the state before an open transaction, if one is open: what counts is what stands without it.
 pub(crate) fn records(options: &Options, state: &State, before: Option<&State>) -> Result<Vec<Record>, ApiError> {
     let mut records = Vec::new();
     let level = before.unwrap_or(state).image.features.metadata_version;
-    let effective = level.unwrap_or(options.bootstrap_version);
+    let bootstrap = level_in(&options.bootstrap, MetadataVersion::FEATURE).map(MetadataVersion);
+    let Some(effective) = level.or(bootstrap) else {
+        let message = "the bootstrap snapshot names no metadata.version".to_owned();
+        return Err(ApiError::new(ErrorCode::UnknownServerError, message));
+    };
     if before.is_some() {
         if !effective.has_transactions() {
             let message = format!("a metadata transaction is open, which metadata.version {effective} does not have");
@@ -54,8 +67,8 @@ pub(crate) fn records(options: &Options, state: &State, before: Option<&State>) 
             unknown_tags: Default::default(),
         }));
     }
-    records.extend(bootstrap_records(options));
-    if options.bootstrap_features.get(FEATURE_ELR).is_some_and(|level| *level > 0) {
+    records.extend(options.bootstrap.iter().cloned());
+    if level_in(&options.bootstrap, FEATURE_ELR).is_some_and(|level| level > 0) {
         let minimum = options.settings.typed().min_insync_replicas.to_string();
         records.push(config(resource_type::BROKER, "", "min.insync.replicas", Some(&minimum)));
     }

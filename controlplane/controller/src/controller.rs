@@ -30,9 +30,9 @@ pub struct Options {
     pub settings: BrokerSettings,
     /// Features whose APIs this node serves.
     pub supported_features: BTreeMap<String, FeatureRange>,
-    /// What a new cluster starts with: metadata.version and the levels of other features.
-    pub bootstrap_version: MetadataVersion,
-    pub bootstrap_features: BTreeMap<String, i16>,
+    /// What a new cluster starts with: the records of the bootstrap snapshot that the format left
+    /// (`bootstrap_records` makes them), feature levels first of all.
+    pub bootstrap: Vec<Record>,
     pub session_timeout: Duration,
     /// `None` where auto.leader.rebalance.enable is false.
     pub leader_balance_interval: Option<Duration>,

@@ -242,6 +242,38 @@ fn a_leadership_lost_inside_the_bootstrap_transaction_starts_over() {
 }
 
 #[test]
+fn a_bootstrap_snapshot_of_kafkas_own_format_is_followed() {
+    // The order and the levels of `kafka-storage format` of 4.4, which its bootstrap snapshot in tests/golden holds.
+    let levels = [("transaction.version", 2), ("group.version", 1), ("share.version", 2), ("streams.version", 1)];
+    let levels = levels.into_iter().chain([("eligible.leader.replicas.version", 1), ("kraft.version", 0)]);
+    let levels = levels.map(|(name, level)| (name.to_owned(), level)).collect();
+    let records = pollux_controller::bootstrap_records(image::MetadataVersion::LATEST, &levels);
+    let names = |records: &[Record]| -> Vec<(String, i16)> {
+        let level = |record: &Record| match &record.kind {
+            wire::MetadataRecordKind::FeatureLevel(r) => (r.name.to_string(), r.feature_level),
+            other => (other.name().to_owned(), 0),
+        };
+        records.iter().map(level).collect()
+    };
+    let named = |name: &str, level| (name.to_owned(), level);
+    let expected = [
+        named("metadata.version", 33),
+        named("eligible.leader.replicas.version", 1),
+        named("group.version", 1),
+        named("share.version", 2),
+        named("streams.version", 1),
+        named("transaction.version", 2),
+    ];
+    assert_eq!(names(&records), expected);
+    let mut controller = Controller::new(pollux_controller::Options { bootstrap: records, ..options() });
+    let append = controller.claim(1, 0, now(0)).unwrap();
+    assert_eq!(append.records().count(), 9);
+    assert_eq!(controller.image().features.level("share.version"), 2);
+    let empty = pollux_controller::Options { bootstrap: Vec::new(), ..options() };
+    assert!(Controller::new(empty).claim(1, 0, now(0)).is_err());
+}
+
+#[test]
 fn who_is_not_the_leader_says_so() {
     let mut controller = Controller::new(options());
     let request = AllocateProducerIdsRequest { broker_id: 1, ..Default::default() };

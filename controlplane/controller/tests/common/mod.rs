@@ -3,7 +3,7 @@
 
 use base::{Monotonic, NodeId, Now, Uuid, WallMillis};
 use image::{FeatureRange, MetadataVersion, Record};
-use pollux_controller::{Choices, Options};
+use pollux_controller::{Choices, Options, bootstrap_records};
 use settings::{BrokerSettings, Texts};
 use std::collections::VecDeque;
 use std::io::Read;
@@ -39,8 +39,10 @@ pub fn options() -> Options {
             range("streams.version", 0, 1),
         ]
         .into(),
-        bootstrap_version: MetadataVersion::LATEST,
-        bootstrap_features: [("eligible.leader.replicas.version".to_owned(), 1)].into(),
+        bootstrap: bootstrap_records(
+            MetadataVersion::LATEST,
+            &[("eligible.leader.replicas.version".to_owned(), 1)].into(),
+        ),
         session_timeout: Duration::from_secs(9),
         leader_balance_interval: Some(Duration::from_secs(300)),
         unclean_election_interval: Duration::from_secs(300),
