@@ -40,6 +40,67 @@ impl Bench {
         self.controller.on_committed(self.controller.next_offset() - 1);
     }
 
+    fn register_brokers(&mut self) {
+        for id in 1..=9 {
+            let range = |name: &str, max| broker_registration_request::Feature {
+                name: name.into(),
+                min_supported_version: 0,
+                max_supported_version: max,
+                ..Default::default()
+            };
+            self.ask(BrokerRegistrationRequest {
+                broker_id: id,
+                cluster_id: CLUSTER.into(),
+                incarnation_id: Uuid(id as u128),
+                features: vec![
+                    range("metadata.version", 33),
+                    range("kraft.version", 1),
+                    range("eligible.leader.replicas.version", 1),
+                ],
+                rack: None,
+                log_dirs: vec![Uuid(1000 + id as u128)],
+                ..Default::default()
+            });
+            self.heartbeat(id, false);
+        }
+    }
+
+    fn report_isrs(&mut self) {
+        // A leader reports 1,000 changed ISRs, again and again.
+        let mut times = Vec::new();
+        for round in 0..20 {
+            let image = self.controller.image().clone();
+            let mut topics = Vec::new();
+            for topic in image.topics.iter().skip(round * 40).take(40) {
+                let led = topic.partitions.iter().filter(|(_, partition)| partition.leader == Some(NodeId(1)));
+                let data = led.take(25).map(|(index, partition)| alter_partition_request::PartitionData {
+                    partition_index: index.0,
+                    leader_epoch: partition.leader_epoch.0,
+                    partition_epoch: partition.partition_epoch.0,
+                    new_isr_with_epochs: vec![alter_partition_request::BrokerState {
+                        broker_id: 1,
+                        ..Default::default()
+                    }],
+                    ..Default::default()
+                });
+                let partitions = data.collect();
+                topics.push(alter_partition_request::TopicData {
+                    topic_id: topic.id.0,
+                    partitions,
+                    ..Default::default()
+                });
+            }
+            drop(image);
+            let broker_epoch = self.controller.image().cluster.broker(NodeId(1)).unwrap().epoch.0;
+            let before = self.log.len();
+            let request = AlterPartitionRequest { broker_id: 1, broker_epoch, topics, ..Default::default() };
+            times.push(self.ask(request).2);
+            assert_eq!(self.log.len() - before, 1000);
+        }
+        times.sort();
+        println!("1,000 ISR changes in one event: median {:?}, the longest {:?}", times[10], times[19]);
+    }
+
     fn heartbeat(&mut self, id: i32, fence: bool) -> (usize, Duration) {
         let epoch = self.controller.image().cluster.broker(NodeId(id)).map_or(0, |broker| broker.epoch.0);
         let (_, events, longest) = self.ask(BrokerHeartbeatRequest {
@@ -65,28 +126,7 @@ fn a_million_partitions() {
     let mut bench = Bench { controller: Controller::new(options()), random: Random::from_seed(1), log: Vec::new() };
     let append = bench.controller.claim(1, 0, now(0)).unwrap();
     bench.commit(&append);
-    for id in 1..=9 {
-        let range = |name: &str, max| broker_registration_request::Feature {
-            name: name.into(),
-            min_supported_version: 0,
-            max_supported_version: max,
-            ..Default::default()
-        };
-        bench.ask(BrokerRegistrationRequest {
-            broker_id: id,
-            cluster_id: CLUSTER.into(),
-            incarnation_id: Uuid(id as u128),
-            features: vec![
-                range("metadata.version", 33),
-                range("kraft.version", 1),
-                range("eligible.leader.replicas.version", 1),
-            ],
-            rack: None,
-            log_dirs: vec![Uuid(1000 + id as u128)],
-            ..Default::default()
-        });
-        bench.heartbeat(id, false);
-    }
+    bench.register_brokers();
     let mut longest = Duration::ZERO;
     let start = Instant::now();
     for topic in 0..1000 {
@@ -101,32 +141,7 @@ fn a_million_partitions() {
     println!("create 1,000 topics of 1,000 partitions: {:?}, the longest {longest:?}", start.elapsed());
     println!("resident (with the log as records): {} MiB", resident_mib());
 
-    // A leader reports 1,000 changed ISRs, again and again.
-    let mut times = Vec::new();
-    for round in 0..20 {
-        let image = bench.controller.image().clone();
-        let mut topics = Vec::new();
-        for topic in image.topics.iter().skip(round * 40).take(40) {
-            let led = topic.partitions.iter().filter(|(_, partition)| partition.leader == Some(NodeId(1)));
-            let data = led.take(25).map(|(index, partition)| alter_partition_request::PartitionData {
-                partition_index: index.0,
-                leader_epoch: partition.leader_epoch.0,
-                partition_epoch: partition.partition_epoch.0,
-                new_isr_with_epochs: vec![alter_partition_request::BrokerState { broker_id: 1, ..Default::default() }],
-                ..Default::default()
-            });
-            let partitions = data.collect();
-            topics.push(alter_partition_request::TopicData { topic_id: topic.id.0, partitions, ..Default::default() });
-        }
-        drop(image);
-        let broker_epoch = bench.controller.image().cluster.broker(NodeId(1)).unwrap().epoch.0;
-        let before = bench.log.len();
-        let request = AlterPartitionRequest { broker_id: 1, broker_epoch, topics, ..Default::default() };
-        times.push(bench.ask(request).2);
-        assert_eq!(bench.log.len() - before, 1000);
-    }
-    times.sort();
-    println!("1,000 ISR changes in one event: median {:?}, the longest {:?}", times[10], times[19]);
+    bench.report_isrs();
 
     // The plain fold of such a batch, as a follower applies it.
     let batch: Vec<image::Record> = bench.log[bench.log.len() - 1000..].to_vec();
