@@ -1,1 +1,28 @@
+//! The loop of a data core, its driver, and what is core 0's alone: the link, the view, placements, the keeper.
+//!
+//! The executable calls `run`. It joins all rooms of the dataplane, and knows nothing of the quorum. Invariants: a turn
+//! never blocks and takes its time as an argument; cores share nothing but rings; core 0 alone speaks to the control
+//! plane; a core that panics ends the process. Tests: beside the code; the whole loop in tests/sim; the executable in
+//! tests/conformance and tests/crash.
 #![forbid(unsafe_code)]
+
+mod build;
+mod clock;
+mod cpus;
+mod driver;
+mod duty;
+mod keeper;
+mod link_end;
+mod mesh;
+mod message;
+mod office;
+mod open;
+mod options;
+mod start;
+mod turn;
+mod watch;
+
+pub use cpus::{CpuPlan, cpu_plan};
+pub use open::format;
+pub use options::{DataplaneError, DataplaneOptions};
+pub use start::run;

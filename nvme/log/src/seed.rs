@@ -50,6 +50,11 @@ pub struct StoreSeed {
 }
 
 impl StoreSeed {
+    /// What this core holds, for whoever routes to it.
+    pub fn partition_ids(&self) -> Vec<base::PartitionId> {
+        self.shards.iter().flat_map(|shard| shard.partitions.iter().map(|(blob, _)| blob.id)).collect()
+    }
+
     pub fn partitions(&self) -> usize {
         self.shards.iter().map(|shard| shard.partitions.len()).sum()
     }

@@ -1,0 +1,199 @@
+//! What each process of a node is started with: directories, ids, and the options of its room.
+
+use crate::cli::{FormatArgs, ProcessArgs, StartError};
+use base::{Random, Uuid};
+use settings::NodeConfig;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::str::FromStr;
+
+/// Longest path of a Unix socket (sun_path, less the terminating zero).
+const SOCKET_PATH_MAX: usize = 107;
+const LINK_SOCKET: &str = "link.sock";
+const IDS_FILE: &str = "ids.json";
+
+/// A directory that is removed when this is dropped.
+#[derive(Debug)]
+pub struct OwnedDirectory {
+    path: PathBuf,
+    remove: bool,
+}
+
+impl OwnedDirectory {
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+}
+
+impl Drop for OwnedDirectory {
+    fn drop(&mut self) {
+        if self.remove && let Err(error) = std::fs::remove_dir_all(&self.path) {
+            tracing::warn!(path = %self.path.display(), %error, "a temporary directory stays behind");
+        }
+    }
+}
+
+pub fn random() -> Result<Random, StartError> {
+    let mut seed = [0u8; 8];
+    rustix::rand::getrandom(&mut seed, rustix::rand::GetRandomFlags::empty()).map_err(std::io::Error::from)?;
+    Ok(Random::from_seed(u64::from_le_bytes(seed)))
+}
+
+/// A fresh directory that belongs to this process.
+pub fn temporary_directory() -> Result<OwnedDirectory, StartError> {
+    let name = format!("pollux-{}-{:x}", std::process::id(), random()?.next_u64());
+    let path = std::env::temp_dir().join(name);
+    create(&path)?;
+    Ok(OwnedDirectory { path, remove: true })
+}
+
+pub fn prepare_directory(data: &Path) -> Result<(), StartError> {
+    create(data)
+}
+
+fn create(path: &Path) -> Result<(), StartError> {
+    std::fs::create_dir_all(path).map_err(|error| StartError::Directory {
+        what: "cannot create the directory",
+        path: path.to_owned(),
+        error,
+    })
+}
+
+/// Where the two processes meet: inside the data directory, unless its path is too long for a socket's name.
+pub fn run_directory(data: &Path) -> Result<OwnedDirectory, StartError> {
+    let inside = data.join("run");
+    if inside.join(LINK_SOCKET).as_os_str().len() > SOCKET_PATH_MAX {
+        return temporary_directory();
+    }
+    create(&inside)?;
+    Ok(OwnedDirectory { path: inside, remove: false })
+}
+
+/// The ids that both processes of a node must agree on.
+struct Ids {
+    cluster_id: String,
+    directory_id: Uuid,
+}
+
+/// Ids from the control plane's meta.properties where it is formatted; else those that were drawn for the first start and
+/// wait in the run directory, so that both processes read the same.
+fn ids(data: &Path, run_dir: &Path, cluster_id: Option<&str>) -> Result<Ids, StartError> {
+    let formatted = daemon::formatted_ids(&data.join("controlplane"))?;
+    if let Some((cluster_id, directory_id)) = formatted {
+        return Ok(Ids { cluster_id, directory_id });
+    }
+    let path = run_dir.join(IDS_FILE);
+    let cluster_id = match cluster_id {
+        Some(given) => Uuid::from_str(given).map_err(|error| StartError::Invalid(format!("--cluster-id: {error}")))?,
+        None => Uuid::random(&mut random()?),
+    };
+    let drawn = serde_json::json!({
+        "cluster_id": cluster_id.to_string(),
+        "directory_id": Uuid::random(&mut random()?).to_string(),
+    });
+    // Whoever comes first draws: `link` fails where the name is taken, and then the other's draw holds.
+    let own = run_dir.join(format!("{IDS_FILE}.{}", std::process::id()));
+    std::fs::write(&own, drawn.to_string())?;
+    let linked = std::fs::hard_link(&own, &path);
+    std::fs::remove_file(&own)?;
+    if let Err(error) = linked
+        && error.kind() != std::io::ErrorKind::AlreadyExists
+    {
+        return Err(error.into());
+    }
+    let text = std::fs::read_to_string(&path)?;
+    let broken = || StartError::Invalid(format!("{} is not readable; remove it", path.display()));
+    let value: serde_json::Value = serde_json::from_str(&text).map_err(|_| broken())?;
+    let field = |name: &str| value[name].as_str().map(str::to_owned).ok_or_else(broken);
+    let directory_id = Uuid::from_str(&field("directory_id")?).map_err(|_| broken())?;
+    Ok(Ids { cluster_id: field("cluster_id")?, directory_id })
+}
+
+/// What both processes derive from their arguments.
+struct Place {
+    config: NodeConfig,
+    data: PathBuf,
+    run_dir: PathBuf,
+    /// Keeps a run directory of our own until the process ends.
+    _own_run_dir: Option<OwnedDirectory>,
+    ids: Ids,
+}
+
+fn place(args: &ProcessArgs, cluster_id: Option<&str>) -> Result<Place, StartError> {
+    let config = args.node.config()?;
+    let data = config.data.directory.clone();
+    create(&data)?;
+    let (run_dir, own) = match &args.run_dir {
+        Some(given) => (given.clone(), None),
+        None => {
+            let own = run_directory(&data)?;
+            (own.path().to_owned(), Some(own))
+        }
+    };
+    let ids = ids(&data, &run_dir, cluster_id)?;
+    Ok(Place { config, data, run_dir, _own_run_dir: own, ids })
+}
+
+/// The children of `start` end with it.
+fn end_with_supervisor(args: &ProcessArgs) -> Result<(), StartError> {
+    if args.run_dir.is_some() {
+        rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::TERM))
+            .map_err(std::io::Error::from)?;
+    }
+    Ok(())
+}
+
+fn dataplane_options(args: &ProcessArgs, place: &Place) -> Result<data_core::DataplaneOptions, StartError> {
+    Ok(data_core::DataplaneOptions {
+        config: place.config.clone(),
+        namespace: place.data.join("namespace"),
+        ephemeral: args.node.ephemeral,
+        cluster_id: place.ids.cluster_id.clone(),
+        directory_id: place.ids.directory_id,
+        link: place.run_dir.join(LINK_SOCKET),
+        counters: place.run_dir.join("counters"),
+        seed: random()?.next_u64(),
+    })
+}
+
+pub fn dataplane(args: &ProcessArgs) -> Result<ExitCode, StartError> {
+    end_with_supervisor(args)?;
+    let place = place(args, None)?;
+    let options = dataplane_options(args, &place)?;
+    data_core::run(options, |bootstrap| {
+        println!("{}", serde_json::json!({ "event": "listening", "bootstrap": bootstrap }));
+    })?;
+    Ok(ExitCode::SUCCESS)
+}
+
+pub fn controlplane(args: &ProcessArgs) -> Result<ExitCode, StartError> {
+    end_with_supervisor(args)?;
+    let place = place(args, None)?;
+    let options = daemon::DaemonOptions {
+        directory: place.data.join("controlplane"),
+        link: place.run_dir.join(LINK_SOCKET),
+        counters: place.run_dir.join("counters"),
+        cluster_id: place.ids.cluster_id.clone(),
+        directory_id: place.ids.directory_id,
+        config: place.config.clone(),
+        seed: random()?.next_u64(),
+    };
+    daemon::run(options, || println!("{}", serde_json::json!({ "event": "ready" })))?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Prepares both halves of a data directory; refuses one that is in use or holds something.
+pub fn format(args: &FormatArgs) -> Result<ExitCode, StartError> {
+    let process = ProcessArgs { node: args.node.clone(), run_dir: None };
+    let place = place(&process, args.cluster_id.as_deref())?;
+    data_core::format(dataplane_options(&process, &place)?)?;
+    daemon::format(
+        &place.data.join("controlplane"),
+        &place.ids.cluster_id,
+        place.ids.directory_id,
+        &place.config,
+        random()?.next_u64(),
+    )?;
+    println!("formatted {} for cluster {}", place.data.display(), place.ids.cluster_id);
+    Ok(ExitCode::SUCCESS)
+}

@@ -1,0 +1,212 @@
+//! `pollux start`: a small third process that runs the pair, restarts either with a growing pause (never after reported
+//! corruption), forwards SIGTERM, and takes its children with it when it ends.
+
+use crate::cli::{NodeArgs, StartError};
+use std::path::{Path, PathBuf};
+use std::process::{ExitCode, Stdio};
+use std::time::{Duration, Instant};
+use tokio::io::{AsyncBufReadExt, BufReader};
+use tokio::process::{Child, Command};
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::mpsc;
+
+/// A child that ends with one of these is not started again: the same would happen.
+pub const EXIT_CORRUPTION: u8 = 65;
+pub const EXIT_CONFIG: u8 = 78;
+
+const RESTART_PAUSE_FIRST: Duration = Duration::from_millis(100);
+const RESTART_PAUSE_MAX: Duration = Duration::from_secs(10);
+/// A child that lived this long starts again with the first pause.
+const RESTART_PAUSE_RESET: Duration = Duration::from_secs(60);
+/// How long a clean stop may take before the children are killed.
+const STOP_TIME_MAX: Duration = Duration::from_secs(30);
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Role {
+    Dataplane,
+    ControlPlane,
+}
+
+impl Role {
+    fn subcommand(self) -> &'static str {
+        match self {
+            Role::Dataplane => "dataplane",
+            Role::ControlPlane => "controlplane",
+        }
+    }
+}
+
+/// One of the pair, running or about to.
+struct Process {
+    role: Role,
+    child: Option<Child>,
+    started: Instant,
+    pause: Duration,
+    /// When a dead child is started again.
+    restart_at: Instant,
+}
+
+/// What becomes of a process next.
+enum Turn {
+    Ended(std::io::Result<std::process::ExitStatus>),
+    RestartDue,
+}
+
+enum Event {
+    /// A line that a child printed: a JSON object that says what happened.
+    Line(Role, serde_json::Value),
+}
+
+/// What `start` was told, resolved.
+pub struct Supervisor {
+    args: NodeArgs,
+    run_dir: PathBuf,
+    events: mpsc::UnboundedSender<Event>,
+    inbox: mpsc::UnboundedReceiver<Event>,
+    address: Option<serde_json::Value>,
+    ready: bool,
+    announced: bool,
+}
+
+impl Supervisor {
+    pub fn new(args: NodeArgs, run_dir: PathBuf) -> Supervisor {
+        let (events, inbox) = mpsc::unbounded_channel();
+        Supervisor { args, run_dir, events, inbox, address: None, ready: false, announced: false }
+    }
+
+    fn spawn(&self, role: Role) -> Result<Child, StartError> {
+        let mut command = Command::new(std::env::current_exe()?);
+        command
+            .arg(role.subcommand())
+            .args(self.args.to_args())
+            .arg("--run-dir")
+            .arg(&self.run_dir)
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .kill_on_drop(true);
+        let mut child = command.spawn()?;
+        let lines = child.stdout.take().expect("it was asked for");
+        let events = self.events.clone();
+        tokio::spawn(async move {
+            let mut lines = BufReader::new(lines).lines();
+            while let Ok(Some(line)) = lines.next_line().await {
+                if let Ok(value) = serde_json::from_str(&line)
+                    && events.send(Event::Line(role, value)).is_err()
+                {
+                    return;
+                }
+            }
+        });
+        tracing::info!(process = role.subcommand(), pid = child.id(), "started");
+        Ok(child)
+    }
+
+    fn process(&self, role: Role) -> Result<Process, StartError> {
+        let child = Some(self.spawn(role)?);
+        let now = Instant::now();
+        Ok(Process { role, child, started: now, pause: RESTART_PAUSE_FIRST, restart_at: now })
+    }
+
+    /// Runs until a signal or until a child says that starting again is useless.
+    pub async fn run(mut self) -> Result<ExitCode, StartError> {
+        let mut terminate = signal(SignalKind::terminate())?;
+        let mut interrupt = signal(SignalKind::interrupt())?;
+        let mut dataplane = self.process(Role::Dataplane)?;
+        let mut controlplane = self.process(Role::ControlPlane)?;
+        loop {
+            tokio::select! {
+                _ = terminate.recv() => break,
+                _ = interrupt.recv() => break,
+                Some(Event::Line(role, value)) = self.inbox.recv() => self.on_line(role, &value),
+                turn = next(&mut dataplane) => {
+                    if let Some(code) = self.on_turn(&mut dataplane, turn)? {
+                        stop(&mut controlplane).await;
+                        return Ok(code);
+                    }
+                }
+                turn = next(&mut controlplane) => {
+                    if let Some(code) = self.on_turn(&mut controlplane, turn)? {
+                        stop(&mut dataplane).await;
+                        return Ok(code);
+                    }
+                }
+            }
+        }
+        // The control plane takes the node out of service and has the dataplane stop cleanly; the dataplane's own signal
+        // comes after it, for the case that there was no control plane to do so.
+        stop(&mut controlplane).await;
+        stop(&mut dataplane).await;
+        tracing::info!("stopped");
+        Ok(ExitCode::SUCCESS)
+    }
+
+    fn on_line(&mut self, role: Role, value: &serde_json::Value) {
+        match (role, value["event"].as_str()) {
+            (Role::Dataplane, Some("listening")) => self.address = Some(value["bootstrap"].clone()),
+            (Role::ControlPlane, Some("ready")) => self.ready = true,
+            _ => tracing::debug!(process = role.subcommand(), %value, "unknown line"),
+        }
+        let Some(address) = self.address.as_ref().filter(|_| self.ready && !self.announced) else { return };
+        self.announced = true;
+        tracing::info!(bootstrap = address.as_str(), "ready");
+        if self.args.ephemeral {
+            println!("{}", serde_json::json!({ "bootstrap": address }));
+        }
+    }
+
+    /// The exit code to end with, where starting again is useless.
+    fn on_turn(&self, process: &mut Process, turn: Turn) -> Result<Option<ExitCode>, StartError> {
+        let Turn::Ended(status) = turn else {
+            process.child = Some(self.spawn(process.role)?);
+            process.started = Instant::now();
+            return Ok(None);
+        };
+        let code = status?.code().and_then(|code| u8::try_from(code).ok());
+        process.child = None;
+        let name = process.role.subcommand();
+        if let Some(code) = code.filter(|code| [EXIT_CORRUPTION, EXIT_CONFIG].contains(code)) {
+            tracing::error!(process = name, code, "ended and would end again: not restarted");
+            return Ok(Some(ExitCode::from(code)));
+        }
+        if process.started.elapsed() >= RESTART_PAUSE_RESET {
+            process.pause = RESTART_PAUSE_FIRST;
+        }
+        if self.args.ephemeral && process.role == Role::Dataplane {
+            tracing::error!(process = name, ?code, "ended, and what it held in memory with it");
+            return Ok(Some(ExitCode::FAILURE));
+        }
+        tracing::warn!(process = name, ?code, pause_ms = process.pause.as_millis() as u64, "ended; starting again");
+        process.restart_at = Instant::now() + process.pause;
+        process.pause = (process.pause * 2).min(RESTART_PAUSE_MAX);
+        Ok(None)
+    }
+}
+
+async fn next(process: &mut Process) -> Turn {
+    match &mut process.child {
+        Some(child) => Turn::Ended(child.wait().await),
+        None => {
+            tokio::time::sleep_until(process.restart_at.into()).await;
+            Turn::RestartDue
+        }
+    }
+}
+
+/// Asks a child to stop, and kills it when it does not in time.
+async fn stop(process: &mut Process) {
+    let Some(child) = &mut process.child else { return };
+    if let Some(pid) = child.id().and_then(|pid| rustix::process::Pid::from_raw(pid as i32)) {
+        // It may just have ended by itself.
+        let _ = rustix::process::kill_process(pid, rustix::process::Signal::TERM);
+    }
+    if tokio::time::timeout(STOP_TIME_MAX, child.wait()).await.is_err() {
+        tracing::error!(process = process.role.subcommand(), "did not stop in time and is killed");
+        let _ = child.kill().await;
+    }
+}
+
+/// The directory where the processes meet. A path too long for a socket's name is replaced by one in the system's
+/// temporary directory.
+pub fn default_run_dir(data: &Path) -> PathBuf {
+    data.join("run")
+}

@@ -1,0 +1,30 @@
+//! The clocks, read once a turn by the driver and nowhere else.
+
+use base::{Monotonic, Now, WallMillis};
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
+
+/// Reads both clocks. The monotonic one starts with the process.
+#[derive(Clone, Copy, Debug)]
+pub struct Clock {
+    origin: Instant,
+}
+
+impl Clock {
+    pub fn start() -> Clock {
+        Clock { origin: Instant::now() }
+    }
+
+    pub fn now(&self) -> Now {
+        let wall = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        Now {
+            monotonic: Monotonic(self.origin.elapsed().as_nanos() as u64),
+            wall: WallMillis(i64::try_from(wall.as_millis()).unwrap_or(i64::MAX)),
+        }
+    }
+}
+
+/// Nanoseconds for the watchdog.
+pub(crate) fn watch_clock() -> u64 {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
+}

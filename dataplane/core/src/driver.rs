@@ -1,0 +1,57 @@
+//! The driver of a core: turns while there is work, a short spin where work comes often, else sleep in the kernel.
+
+use crate::build::{Built, KernelCore, Shared};
+use crate::options::DataplaneError;
+use base::limits::SPIN_TIME;
+use base::{CoreId, Sleeper};
+use net::Streams;
+use nvme_plan::Namespace;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+/// Busy turns closer together than this make the next wait begin with spinning: a few thousand requests a second.
+pub(crate) const SPIN_WHEN_GAP_BELOW: Duration = Duration::from_micros(300);
+
+/// The driver: turns while there is work; spins shortly where work comes often; else sleeps in the kernel.
+pub(crate) fn run_core(built: Built) -> Result<(), DataplaneError> {
+    let Built { mut core, sleeper, shares_cpu, shared } = built;
+    let mut last_work = shared.clock.now().monotonic;
+    let mut gap = Duration::from_secs(1);
+    let mut signalled = false;
+    loop {
+        let now = shared.clock.now();
+        if core.id == CoreId(0) && !signalled && shared.terminate.load(Ordering::Acquire) {
+            signalled = true;
+            core.on_signal();
+        }
+        core.watch.begin();
+        if core.turn(now) > 0 {
+            // An average of the pauses between pieces of work, each new one an eighth of it.
+            gap = (gap * 7 + now.monotonic.since(last_work)) / 8;
+            last_work = now.monotonic;
+            continue;
+        }
+        if core.is_done() {
+            return Ok(());
+        }
+        let idle = now.monotonic.since(last_work);
+        if !shares_cpu && gap < SPIN_WHEN_GAP_BELOW && idle < SPIN_TIME {
+            std::hint::spin_loop();
+            continue;
+        }
+        sleep(&mut core, &sleeper, &shared);
+    }
+}
+
+/// Announce it, look at everything once more, then sleep (design 01, step 11).
+pub(crate) fn sleep(core: &mut KernelCore, sleeper: &Sleeper, shared: &Shared) {
+    sleeper.announce();
+    core.namespace.announce_sleep(true);
+    let again = shared.clock.now();
+    if core.turn(again) == 0 && core.may_sleep() && !core.is_done() {
+        let until = core.next_deadline(again);
+        core.net.wait(again, until);
+    }
+    core.namespace.announce_sleep(false);
+    sleeper.retract();
+}

@@ -1,0 +1,321 @@
+//! Core 0's extra office: the view, the placement of partitions on cores, duties on their way to the cores, producer ids
+//! in hand, and which core serves the next client. Pure state; core 0's turn carries the messages.
+
+use crate::message::DutiesForCore;
+use base::{CoreId, NodeId, PartitionId};
+use link::{ConfigResource, DutiesPart, Duty, HeldPartition, Removal, ViewPart};
+use settings::{BrokerSettings, Texts};
+use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::sync::Arc;
+use view::{ProducerIds, View, ViewBuilder, ViewError};
+
+/// Ids a core's share is filled up with at once.
+pub const PRODUCER_IDS_SHARE: u32 = 250;
+/// Below this the control plane is asked for another block.
+const PRODUCER_IDS_LOW: u32 = 1000;
+
+/// A set of duties whose parts have all come.
+#[derive(Debug)]
+struct DutySet {
+    metadata_offset: i64,
+    image: bool,
+    duties: Vec<Duty>,
+    removals: Vec<Removal>,
+}
+
+#[derive(Debug)]
+struct InForce {
+    number: u64,
+    metadata_offset: i64,
+    waiting: BTreeSet<CoreId>,
+    placed: Vec<(PartitionId, Option<CoreId>)>,
+}
+
+#[derive(Debug)]
+pub struct Keeper {
+    cluster_id: String,
+    node: NodeId,
+    cores: u16,
+    view: ViewBuilder,
+    /// The core of every partition that this node holds.
+    placements: HashMap<PartitionId, CoreId>,
+    partitions_on: Vec<usize>,
+    connections_on: Vec<usize>,
+    pub producer_ids: ProducerIds,
+    producer_ids_asked: bool,
+    collecting: Option<DutySet>,
+    queue: VecDeque<DutySet>,
+    in_force: Option<InForce>,
+    next_number: u64,
+    pub duties_applied: Option<i64>,
+    held_waiting: BTreeSet<CoreId>,
+}
+
+/// Why the control plane's word was refused; the link is closed, and the next connection states everything anew.
+#[derive(Debug, thiserror::Error)]
+pub enum KeeperError {
+    #[error("{0}")]
+    View(#[from] ViewError),
+    #[error("duties of cluster {theirs}, but this namespace belongs to {ours}")]
+    OtherCluster { ours: String, theirs: String },
+    #[error("duties up to metadata offset {offered} are older than {applied}, which is in force")]
+    Older { applied: i64, offered: i64 },
+    #[error("duties from a control plane that has not caught up with its quorum")]
+    NotCaughtUp,
+}
+
+impl Keeper {
+    pub fn new(cluster_id: String, node: NodeId, cores: u16, saved: View) -> Keeper {
+        Keeper {
+            view: ViewBuilder::new(cluster_id.clone(), saved),
+            cluster_id,
+            node,
+            cores,
+            placements: HashMap::new(),
+            partitions_on: vec![0; usize::from(cores)],
+            connections_on: vec![0; usize::from(cores)],
+            producer_ids: ProducerIds::default(),
+            producer_ids_asked: false,
+            collecting: None,
+            queue: VecDeque::new(),
+            in_force: None,
+            next_number: 0,
+            duties_applied: None,
+            held_waiting: BTreeSet::new(),
+        }
+    }
+
+    pub fn view(&self) -> &Arc<View> {
+        self.view.published()
+    }
+
+    /// What a core holds at its start.
+    pub fn on_recovered(&mut self, core: CoreId, partitions: impl IntoIterator<Item = PartitionId>) {
+        for partition in partitions {
+            self.placements.insert(partition, core);
+            self.partitions_on[usize::from(core.0)] += 1;
+        }
+    }
+
+    /// The node's effective settings under the view: what the cluster says of brokers, over the file.
+    pub fn settings(&self, file: &BrokerSettings) -> BrokerSettings {
+        let texts = |resource| Texts::from_iter(self.view().overrides(&resource).iter().cloned());
+        let cluster = texts(ConfigResource::BrokerDefault);
+        let own = texts(ConfigResource::Broker(self.node));
+        let (settings, ignored) = file.with_dynamic(&cluster, &own);
+        for setting in ignored {
+            tracing::warn!(name = setting.name, why = setting.why, "a dynamic setting is ignored");
+        }
+        settings
+    }
+
+    /// Parts that were half told are dropped with the connection.
+    pub fn on_link_down(&mut self) {
+        self.view.on_disconnected();
+        self.collecting = None;
+        self.producer_ids_asked = false;
+        self.held_waiting.clear();
+    }
+
+    pub fn on_view_part(&mut self, part: ViewPart) -> Result<Option<Arc<View>>, KeeperError> {
+        Ok(self.view.apply(part)?)
+    }
+
+    /// Takes a part of the duties; complete sets are put in force one after another.
+    pub fn on_duties_part(&mut self, part: DutiesPart) -> Result<(), KeeperError> {
+        let provenance = part.provenance;
+        if provenance.cluster_id != self.cluster_id {
+            return Err(KeeperError::OtherCluster { ours: self.cluster_id.clone(), theirs: provenance.cluster_id });
+        }
+        if !provenance.caught_up {
+            return Err(KeeperError::NotCaughtUp);
+        }
+        let offered = provenance.metadata_offset;
+        // What the view was saved at is a floor too: both come from one log.
+        let applied = self.duties_applied.or(self.view().metadata_offset());
+        if let Some(applied) = applied.filter(|applied| offered < *applied) {
+            return Err(KeeperError::Older { applied, offered });
+        }
+        let set = self.collecting.get_or_insert_with(|| DutySet {
+            metadata_offset: offered,
+            image: part.image,
+            duties: Vec::new(),
+            removals: Vec::new(),
+        });
+        set.duties.extend(part.duties);
+        set.removals.extend(part.removals);
+        set.metadata_offset = offered;
+        if part.last {
+            self.queue.extend(self.collecting.take());
+        }
+        Ok(())
+    }
+
+    /// The next set for the cores, once the one before it is in force everywhere.
+    pub fn next_duties(&mut self) -> Option<Vec<(CoreId, DutiesForCore)>> {
+        if self.in_force.is_some() {
+            return None;
+        }
+        let set = self.queue.pop_front()?;
+        let number = self.next_number;
+        self.next_number += 1;
+        let part = DutiesForCore { number, image: set.image, duties: Vec::new(), removals: Vec::new() };
+        let mut parts: Vec<DutiesForCore> = vec![part; usize::from(self.cores)];
+        let mut placed = Vec::new();
+        for duty in set.duties {
+            let core = self.core_for(duty.partition);
+            placed.push((duty.partition, Some(core)));
+            parts[usize::from(core.0)].duties.push(duty);
+        }
+        for removal in set.removals {
+            let Some(core) = self.placements.remove(&removal.partition) else { continue };
+            self.partitions_on[usize::from(core.0)] -= 1;
+            placed.push((removal.partition, None));
+            parts[usize::from(core.0)].removals.push(removal);
+        }
+        let waiting = (0..self.cores).map(CoreId).collect();
+        self.in_force = Some(InForce { number, metadata_offset: set.metadata_offset, waiting, placed });
+        Some(parts.into_iter().enumerate().map(|(core, part)| (CoreId(core as u16), part)).collect())
+    }
+
+    /// Where a partition lives, or, for a new one, the core with the fewest.
+    fn core_for(&mut self, partition: PartitionId) -> CoreId {
+        let cores = usize::from(self.cores);
+        *self.placements.entry(partition).or_insert_with(|| {
+            let core = (0..cores).min_by_key(|core| self.partitions_on[*core]).expect("there is a core");
+            self.partitions_on[core] += 1;
+            CoreId(core as u16)
+        })
+    }
+
+    /// A core has its part in force; the offset and the new view where it was the last.
+    pub fn on_duties_done(&mut self, core: CoreId, number: u64) -> Option<(i64, Arc<View>)> {
+        let in_force = self.in_force.as_mut().filter(|in_force| in_force.number == number)?;
+        in_force.waiting.remove(&core);
+        if !in_force.waiting.is_empty() {
+            return None;
+        }
+        let done = self.in_force.take().expect("just looked");
+        self.duties_applied = Some(done.metadata_offset);
+        Some((done.metadata_offset, self.view.place(done.placed)))
+    }
+
+    /// A share of producer ids for a core, and whether the control plane should be asked for more.
+    pub fn share_producer_ids(&mut self) -> (Option<(i64, u32)>, bool) {
+        let share = self.producer_ids.split(PRODUCER_IDS_SHARE);
+        let ask = self.producer_ids.in_hand() < PRODUCER_IDS_LOW && !self.producer_ids_asked;
+        self.producer_ids_asked |= ask;
+        (share, ask)
+    }
+
+    pub fn on_producer_ids(&mut self, first: i64, count: u32) {
+        self.producer_ids_asked = false;
+        self.producer_ids.add(first, count);
+    }
+
+    /// The core that serves the next client: the one with the fewest.
+    pub fn core_for_connection(&mut self) -> CoreId {
+        let least = (0..self.connections_on.len()).min_by_key(|core| self.connections_on[*core]);
+        let core = least.expect("there is a core");
+        self.connections_on[core] += 1;
+        CoreId(core as u16)
+    }
+
+    pub fn on_connection_ended(&mut self, core: CoreId) {
+        let count = &mut self.connections_on[usize::from(core.0)];
+        *count = count.saturating_sub(1);
+    }
+
+    /// A new control plane wants to know what is held: every core is asked.
+    pub fn ask_held(&mut self) {
+        self.held_waiting = (0..self.cores).map(CoreId).collect();
+    }
+
+    /// One core's answer, cut for the link; the last core's last piece is marked.
+    pub fn on_held(&mut self, core: CoreId, partitions: Vec<HeldPartition>) -> Vec<(Vec<HeldPartition>, bool)> {
+        if !self.held_waiting.remove(&core) {
+            return Vec::new();
+        }
+        let mut pieces: Vec<(Vec<HeldPartition>, bool)> =
+            partitions.chunks(link::IMAGE_ITEMS_MAX).map(|piece| (piece.to_vec(), false)).collect();
+        if self.held_waiting.is_empty() {
+            match pieces.last_mut() {
+                Some(last) => last.1 = true,
+                None => pieces.push((Vec::new(), true)),
+            }
+        }
+        pieces
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use base::{LeaderEpoch, PartitionEpoch, PartitionIndex, TopicId, Uuid};
+    use link::Provenance;
+
+    fn id(index: i32) -> PartitionId {
+        PartitionId { topic: TopicId(Uuid(9)), index: PartitionIndex(index) }
+    }
+
+    fn duty(index: i32) -> Duty {
+        Duty {
+            partition: id(index),
+            topic_name: "t".into(),
+            created_at: 1,
+            leader: Some(NodeId(1)),
+            leader_epoch: LeaderEpoch(0),
+            partition_epoch: PartitionEpoch(0),
+            replicas: vec![NodeId(1)],
+            isr: vec![NodeId(1)],
+            recovering: false,
+            config: vec![],
+        }
+    }
+
+    fn part(offset: i64, duties: Vec<Duty>, removals: Vec<Removal>, last: bool) -> DutiesPart {
+        let provenance =
+            Provenance { cluster_id: "c".into(), quorum_epoch: 1, metadata_offset: offset, caught_up: true };
+        DutiesPart { provenance, image: false, last, duties, removals }
+    }
+
+    #[test]
+    fn a_set_is_in_force_when_every_core_says_so() {
+        let mut keeper = Keeper::new("c".into(), NodeId(1), 2, View::default());
+        keeper.on_duties_part(part(5, vec![duty(0), duty(1)], vec![], false)).unwrap();
+        assert!(keeper.next_duties().is_none(), "half told");
+        keeper.on_duties_part(part(5, vec![duty(2)], vec![], true)).unwrap();
+        keeper.on_duties_part(part(6, vec![], vec![Removal { partition: id(0), removed_at: 6 }], true)).unwrap();
+        let parts = keeper.next_duties().unwrap();
+        let counts: Vec<usize> = parts.iter().map(|(_, part)| part.duties.len()).collect();
+        assert_eq!(counts, vec![2, 1], "spread over the cores");
+        assert!(keeper.next_duties().is_none(), "one set at a time");
+        assert!(keeper.on_duties_done(CoreId(1), 0).is_none());
+        let (offset, view) = keeper.on_duties_done(CoreId(0), 0).unwrap();
+        assert_eq!((offset, view.core_of(id(0)), view.core_of(id(1))), (5, Some(CoreId(0)), Some(CoreId(1))));
+        let parts = keeper.next_duties().unwrap();
+        assert_eq!((parts[0].1.removals.len(), parts[1].1.removals.len()), (1, 0));
+        keeper.on_duties_done(CoreId(0), 1);
+        assert_eq!(keeper.on_duties_done(CoreId(1), 1).unwrap().1.core_of(id(0)), None);
+        let older = keeper.on_duties_part(part(4, vec![], vec![], true));
+        assert!(matches!(older, Err(KeeperError::Older { applied: 6, offered: 4 })));
+    }
+
+    #[test]
+    fn what_was_recovered_keeps_its_core() {
+        let mut keeper = Keeper::new("c".into(), NodeId(1), 2, View::default());
+        keeper.on_recovered(CoreId(1), [id(7)]);
+        keeper.on_duties_part(part(1, vec![duty(7)], vec![], true)).unwrap();
+        let parts = keeper.next_duties().unwrap();
+        assert_eq!((parts[0].1.duties.len(), parts[1].1.duties.len()), (0, 1));
+    }
+
+    #[test]
+    fn held_partitions_are_told_once_all_cores_answered() {
+        let mut keeper = Keeper::new("c".into(), NodeId(1), 2, View::default());
+        keeper.ask_held();
+        assert_eq!(keeper.on_held(CoreId(0), vec![]), vec![]);
+        assert_eq!(keeper.on_held(CoreId(1), vec![]), vec![(vec![], true)]);
+        assert_eq!(keeper.on_held(CoreId(1), vec![]), vec![], "nobody asked");
+    }
+}

@@ -1,0 +1,114 @@
+//! The rings between cores, seen from one of them. Messages to itself take the same path without atomics.
+
+use crate::message::Message;
+use base::{CoreId, Sleeper};
+use handoff::ring::{Receiver, Sender, ring};
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+/// Messages that a ring holds; what a core may have under way to another before it stops reading its sockets.
+const RING_CAPACITY: usize = 1024;
+
+/// One core's ends of all rings.
+pub struct Mesh<D> {
+    core: CoreId,
+    /// By the other core's number; `None` at our own.
+    senders: Vec<Option<Sender<Message<D>>>>,
+    receivers: Vec<Option<Receiver<Message<D>>>>,
+    /// What a ring had no room for, in order.
+    outboxes: Vec<VecDeque<Message<D>>>,
+    own: VecDeque<Message<D>>,
+    sleepers: Vec<Arc<Sleeper>>,
+    /// Cores to which something was pushed since the last `wake`.
+    pushed: Vec<bool>,
+    next: usize,
+}
+
+/// Makes the ends for all cores.
+pub fn meshes<D: Send>(sleepers: &[Arc<Sleeper>]) -> Vec<Mesh<D>> {
+    let cores = sleepers.len();
+    let mut meshes: Vec<Mesh<D>> = (0..cores)
+        .map(|core| Mesh {
+            core: CoreId(core as u16),
+            senders: (0..cores).map(|_| None).collect(),
+            receivers: (0..cores).map(|_| None).collect(),
+            outboxes: (0..cores).map(|_| VecDeque::new()).collect(),
+            own: VecDeque::new(),
+            sleepers: sleepers.to_vec(),
+            pushed: vec![false; cores],
+            next: 0,
+        })
+        .collect();
+    for from in 0..cores {
+        for to in (0..cores).filter(|to| *to != from) {
+            let (sender, receiver) = ring(RING_CAPACITY);
+            meshes[from].senders[to] = Some(sender);
+            meshes[to].receivers[from] = Some(receiver);
+        }
+    }
+    meshes
+}
+
+impl<D: Send> Mesh<D> {
+    pub fn cores(&self) -> usize {
+        self.senders.len()
+    }
+
+    pub fn send(&mut self, to: CoreId, message: Message<D>) {
+        if to == self.core {
+            self.own.push_back(message);
+        } else {
+            self.outboxes[usize::from(to.0)].push_back(message);
+            self.pushed[usize::from(to.0)] = true;
+        }
+    }
+
+    /// To every core, our own included.
+    pub fn send_all(&mut self, mut message: impl FnMut() -> Message<D>) {
+        for core in 0..self.cores() {
+            self.send(CoreId(core as u16), message());
+        }
+    }
+
+    /// Moves what waits into the rings and wakes sleepers that got something.
+    pub fn flush(&mut self) {
+        for to in 0..self.cores() {
+            let Some(sender) = &mut self.senders[to] else { continue };
+            while let Some(message) = self.outboxes[to].pop_front() {
+                if let Err(message) = sender.push(message) {
+                    self.outboxes[to].push_front(message);
+                    break;
+                }
+            }
+            if std::mem::take(&mut self.pushed[to]) {
+                self.sleepers[to].notify();
+            }
+        }
+    }
+
+    /// True where a ring could not take all: the core then reads no sockets until it could.
+    pub fn is_congested(&self) -> bool {
+        self.outboxes.iter().any(|outbox| !outbox.is_empty())
+    }
+
+    /// The next message, our own first, then the rings in turn.
+    pub fn receive(&mut self) -> Option<Message<D>> {
+        if let Some(message) = self.own.pop_front() {
+            return Some(message);
+        }
+        let cores = self.cores();
+        for _ in 0..cores {
+            let from = self.next;
+            self.next = (self.next + 1) % cores;
+            if let Some(message) = self.receivers[from].as_mut().and_then(Receiver::pop) {
+                return Some(message);
+            }
+        }
+        None
+    }
+
+    /// The last look before sleeping.
+    pub fn is_empty(&mut self) -> bool {
+        self.own.is_empty() && self.receivers.iter_mut().flatten().all(|receiver| receiver.is_empty())
+    }
+}

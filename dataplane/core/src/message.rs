@@ -1,0 +1,73 @@
+//! What cores send one another.
+
+use base::CoreId;
+use handoff::{Command, Outcome};
+use link::{Duty, HeldPartition, Removal, Up};
+use nvme_log::{KeeperReply, KeeperRequest};
+use settings::BrokerSettings;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use view::View;
+
+/// `D` is a stream on its way to another core.
+pub enum Message<D> {
+    Command(Command),
+    Outcome(Outcome),
+    /// A client that core 0 accepted and another core is to serve.
+    Connection {
+        stream: D,
+        listener: base::ListenerId,
+        peer: Option<SocketAddr>,
+    },
+    /// A connection of this core ended; core 0 keeps the count.
+    ConnectionEnded {
+        core: CoreId,
+    },
+    View(Arc<View>),
+    Settings(Box<BrokerSettings>),
+    ProducerIds {
+        first: i64,
+        count: u32,
+    },
+    ProducerIdsWanted {
+        core: CoreId,
+    },
+    LinkUp,
+    LinkDown,
+    ForwardPart {
+        id: u64,
+        bytes: bytes::Bytes,
+    },
+    ForwardAnswer {
+        id: u64,
+        response: Option<bytes::Bytes>,
+    },
+    Up(Box<Up>),
+    /// What this core is to hold from now on; answered by `DutiesDone` when it is durable.
+    Duties(DutiesForCore),
+    DutiesDone {
+        core: CoreId,
+        number: u64,
+    },
+    /// What does this core hold? Asked for every new control plane.
+    HeldWanted,
+    Held {
+        core: CoreId,
+        partitions: Vec<HeldPartition>,
+    },
+    Keeper(KeeperRequest),
+    KeeperReply(KeeperReply),
+    /// Make everything durable and stop; answered by `Stopped`.
+    Stop,
+    Stopped,
+}
+
+/// One core's part of an image or a delta of duties.
+#[derive(Clone, Debug)]
+pub struct DutiesForCore {
+    pub number: u64,
+    /// Partitions that an image does not name are stray: kept, not served.
+    pub image: bool,
+    pub duties: Vec<Duty>,
+    pub removals: Vec<Removal>,
+}

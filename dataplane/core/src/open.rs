@@ -1,0 +1,156 @@
+//! The device and the namespace, opened before any client is served.
+
+use crate::build::STAGING_BYTES;
+use crate::clock::Clock;
+use crate::options::{DataplaneError, DataplaneOptions, system};
+use arena::{Arena, Region};
+use base::{CoreId, NodeId, Now, Random, Uuid};
+use nvme_device::{Device, OpenOptions, Queue, QueueOptions};
+use nvme_log::{FormatOptions, Formatting, Opened, Opening};
+use nvme_plan::{Namespace, Plan};
+use settings::Durability;
+
+/// Opens the device as the configuration says.
+pub(crate) fn open_device(options: &DataplaneOptions) -> Result<Device, DataplaneError> {
+    let data = &options.config.data;
+    if options.ephemeral {
+        let bytes = data.size.unwrap_or(EPHEMERAL_BYTES);
+        return Ok(nvme_device::open(&OpenOptions::Memory { blocks: bytes / base::BLOCK_SIZE as u64 })?);
+    }
+    let parent = options.namespace.parent().unwrap_or(std::path::Path::new("."));
+    let size = match data.size {
+        Some(size) => size,
+        None => nvme_device::free_bytes(parent).map_err(system("the free space"))? / 10 * 9,
+    };
+    let mut file = nvme_device::FileOptions::new(&options.namespace);
+    file.create = Some(first_size(size));
+    let engine = match data.io {
+        settings::IoEngine::Auto => nvme_device::Engine::Automatic,
+        settings::IoEngine::Uring => nvme_device::Engine::Uring,
+        settings::IoEngine::Threads => nvme_device::Engine::Threaded,
+    };
+    Ok(nvme_device::open(&OpenOptions::File { file, engine })?)
+}
+
+/// A memory namespace takes what is written to it: holes stay holes.
+pub(crate) const EPHEMERAL_BYTES: u64 = 64 << 30;
+/// A file begins with what its regions and its first slabs need, and grows as it fills.
+pub(crate) const FIRST_FILE_BYTES: u64 = 1280 << 20;
+
+pub(crate) fn first_size(size: u64) -> u64 {
+    let size = size.min(FIRST_FILE_BYTES.max(size / 64));
+    size / base::BLOCK_SIZE as u64 * base::BLOCK_SIZE as u64
+}
+
+/// Drives a state machine of the log against a device until it ends; used before any client is served.
+pub(crate) fn drive<R>(
+    queue: &mut Queue,
+    clock: Clock,
+    mut step: impl FnMut(Now, &mut Plan, Option<nvme_plan::Completion>) -> Option<R>,
+) -> R {
+    let mut plan = Plan::new();
+    let mut completions = Vec::new();
+    loop {
+        let now = clock.now();
+        if let Some(end) = step(now, &mut plan, None) {
+            return end;
+        }
+        queue.submit_plan(now, &mut plan);
+        let count = queue.poll(now, usize::MAX, &mut completions);
+        for completion in completions.drain(..) {
+            step(now, &mut plan, Some(completion));
+        }
+        if count == 0 {
+            std::thread::yield_now();
+        }
+    }
+}
+
+pub(crate) fn format_namespace(
+    options: &DataplaneOptions,
+    queue: &mut Queue,
+    device: &Device,
+    arena: &Arena,
+    clock: Clock,
+    random: &mut Random,
+) -> Result<(), DataplaneError> {
+    let cpus = std::thread::available_parallelism().map_or(1, |count| count.get() as u16);
+    let wanted = match &options.config.node.cores {
+        settings::Cores::Count(count) => *count,
+        settings::Cores::Cpus(cpus) => cpus.len() as u16,
+        settings::Cores::Auto => 1,
+    };
+    let mut format =
+        FormatOptions::new(&options.cluster_id, NodeId(options.config.node.id), options.directory_id, cpus.max(wanted));
+    format.ring_bytes = options.config.data.lane_ring;
+    if !options.ephemeral {
+        let parent = options.namespace.parent().unwrap_or(std::path::Path::new("."));
+        let free = nvme_device::free_bytes(parent).map_err(system("the free space"))?;
+        format.bytes_max = options.config.data.size.unwrap_or(free / 10 * 9);
+    }
+    let mut formatting = Formatting::new(format, &device.geometry(), arena.clone(), random)?;
+    let superblock = drive(queue, clock, |_, plan, completion| match completion {
+        Some(completion) => {
+            formatting.on_completion(completion);
+            None
+        }
+        None => formatting.poll(plan),
+    })?;
+    tracing::info!(namespace = %superblock.namespace, lanes = superblock.map.lanes, "formatted the namespace");
+    Ok(())
+}
+
+/// Opens (and, where it is empty, formats) the namespace.
+pub(crate) fn open_namespace(
+    options: &DataplaneOptions,
+    queue: &mut Queue,
+    device: &Device,
+    arena: &Arena,
+    open: nvme_log::OpenOptions,
+    clock: Clock,
+) -> Result<Opened, DataplaneError> {
+    let mut random = Random::from_seed(options.seed ^ 0x6F70_656E);
+    for attempt in 0..2 {
+        let random = Random::from_seed(random.next_u64());
+        let mut opening = Opening::new(open.clone(), &device.geometry(), arena.clone(), random);
+        let opened = drive(queue, clock, |now, plan, completion| match completion {
+            Some(completion) => {
+                opening.on_completion(now, completion);
+                None
+            }
+            None => opening.poll(now, plan),
+        });
+        match opened {
+            Err(nvme_log::OpenError::NotFormatted) if attempt == 0 => {
+                let mut random = Random::from_seed(options.seed);
+                format_namespace(options, queue, device, arena, clock, &mut random)?;
+            }
+            other => return Ok(other?),
+        }
+    }
+    unreachable!("the second attempt ends it")
+}
+pub(crate) fn boot_id() -> String {
+    std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default().trim().to_owned()
+}
+
+/// The boot id as a number: its hexadecimal digits.
+pub(crate) fn boot_uuid(text: &str) -> Uuid {
+    let digits: String = text.chars().filter(char::is_ascii_hexdigit).collect();
+    Uuid(u128::from_str_radix(&digits, 16).unwrap_or(0))
+}
+
+pub(crate) fn log_durability(durability: Durability) -> nvme_log::Durability {
+    match durability {
+        Durability::Flush => nvme_log::Durability::Flush,
+        Durability::Cache => nvme_log::Durability::Cache,
+    }
+}
+/// Only formats; refuses a namespace that holds something.
+pub fn format(options: DataplaneOptions) -> Result<(), DataplaneError> {
+    let device = open_device(&options)?;
+    let mut queue = device.attach(&QueueOptions::default()).map_err(system("a queue of the device"))?;
+    let arena = Arena::new(CoreId(0), Region::anonymous(STAGING_BYTES).map_err(system("memory"))?);
+    let mut random = Random::from_seed(options.seed);
+    format_namespace(&options, &mut queue, &device, &arena, Clock::start(), &mut random)
+}

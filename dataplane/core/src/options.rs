@@ -1,0 +1,56 @@
+//! What the executable says to the dataplane, and what it is told when a start fails.
+
+use base::Uuid;
+use net::ListenError;
+use settings::NodeConfig;
+use std::path::PathBuf;
+
+/// What the executable says.
+#[derive(Clone, Debug)]
+pub struct DataplaneOptions {
+    pub config: NodeConfig,
+    /// The namespace's file.
+    pub namespace: PathBuf,
+    pub ephemeral: bool,
+    pub cluster_id: String,
+    pub directory_id: Uuid,
+    /// Where the control plane connects.
+    pub link: PathBuf,
+    /// The shared mapping of counters.
+    pub counters: PathBuf,
+    pub seed: u64,
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum DataplaneError {
+    #[error("{0}")]
+    Device(#[from] nvme_device::OpenError),
+    #[error("{0}")]
+    Format(#[from] nvme_log::FormatError),
+    #[error("{0}")]
+    Open(#[from] nvme_log::OpenError),
+    #[error("listener {name}: {error}")]
+    Listen { name: String, error: ListenError },
+    #[error("listener {name}: the address {host}:{port} cannot be resolved: {error}")]
+    Resolve { name: String, host: String, port: u16, error: std::io::Error },
+    #[error("the system refused {what}: {error}")]
+    System { what: &'static str, error: std::io::Error },
+    #[error(
+        "the namespace belongs to {namespace}, but meta.properties says {expected}: they are of different nodes; \
+         give the node its own data directory"
+    )]
+    Identity { namespace: String, expected: String },
+}
+
+impl DataplaneError {
+    /// Starting again would end the same way, and an operator must look first.
+    pub fn is_final(&self) -> bool {
+        matches!(
+            self,
+            DataplaneError::Open(nvme_log::OpenError::Unreadable | nvme_log::OpenError::ShardUnreadable { .. })
+        )
+    }
+}
+pub(crate) fn system(what: &'static str) -> impl FnOnce(std::io::Error) -> DataplaneError {
+    move |error| DataplaneError::System { what, error }
+}

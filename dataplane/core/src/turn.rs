@@ -1,0 +1,302 @@
+//! The loop. One turn of one core, in the order that design 01 argues; generic over the network and the device, and given
+//! its time, so that the simulator runs it too. Every step has a budget and says how much it did.
+
+use crate::keeper::Keeper;
+use crate::link_end::LinkEnd;
+use crate::mesh::Mesh;
+use crate::message::Message;
+use crate::watch::{Step, Watch};
+use arena::Arena;
+use base::counters::{CoreCounters, Counter};
+use base::{CoreId, Monotonic, Now, Random};
+use handoff::Outcome;
+use net::{StreamEvent, Streams};
+use nvme_log::{LogEvent, Store};
+use nvme_plan::{Completion, Namespace, Plan};
+use offload::{Class, Finished, JobToken, Offload};
+use partition::{JobId, Partitions};
+use session::{Sessions, Turn};
+use std::collections::VecDeque;
+
+/// Budgets of one turn. A step that used its budget up goes on in the next turn, after the others had theirs.
+const COMPLETIONS_A_TURN: usize = 64;
+const NET_OPERATIONS_A_TURN: usize = 64;
+const MESSAGES_A_TURN: usize = 256;
+const JOBS_A_TURN: usize = 16;
+
+/// One core.
+pub struct Core<S: Streams, N, O> {
+    pub(crate) id: CoreId,
+    pub(crate) net: S,
+    pub(crate) namespace: N,
+    pub(crate) offload: O,
+    /// Receive memory, and what is opened of other arenas'.
+    pub(crate) arena: Arena,
+    /// The log's memory; references made from it come home here.
+    pub(crate) store_arena: Arena,
+    pub(crate) directory: base::Uuid,
+    pub(crate) random: Random,
+    pub(crate) store: Store,
+    pub(crate) partitions: Partitions,
+    pub(crate) sessions: Sessions,
+    pub(crate) mesh: Mesh<S::Detached>,
+    /// Core 0's extra office, and its end of the link.
+    pub(crate) office: Option<Office>,
+    pub(crate) counters: CoreCounters,
+    pub(crate) watch: Watch,
+    pub(crate) plan: Plan,
+    pub(crate) refused_work: VecDeque<(JobToken, Box<dyn base::Work>)>,
+    pub(crate) scratch: Scratch,
+    /// The number of the duties that are applied and not yet said to be in force.
+    pub(crate) duties_in_hand: Option<u64>,
+    pub(crate) stopping: bool,
+    pub(crate) stopped: bool,
+    /// Clients' sockets are not read: the store has to catch up, or another core has.
+    pub(crate) throttled: bool,
+}
+
+/// What only core 0 has.
+pub struct Office {
+    pub keeper: Keeper,
+    pub link: LinkEnd,
+    pub hello: crate::office::HelloFacts,
+    pub file_settings: settings::BrokerSettings,
+    pub stop_waiting: usize,
+    pub log_keeper: nvme_log::Keeper,
+}
+
+/// Lists that live as long as the loop, so that a turn allocates nothing for them.
+#[derive(Default)]
+pub struct Scratch {
+    completions: Vec<Completion>,
+    stream_events: Vec<StreamEvent>,
+    log_events: Vec<LogEvent>,
+    finished: Vec<Finished>,
+}
+
+impl<S: Streams, N: Namespace, O: Offload> Core<S, N, O> {
+    /// One turn; returns the work done, 0 for an empty one.
+    pub fn turn(&mut self, now: Now) -> usize {
+        let mut work = 0;
+        // 1. Completions first: they free memory and credits that everything below may need.
+        work += self.reap(now);
+        // 2. and 3. Receive within a budget, cut and route: it makes commands, and replies to be sent below.
+        work += self.receive(now);
+        // 4. and 5. Take what other cores and helpers sent, and apply: appends are staged here.
+        work += self.exchange(now);
+        // 6. Close and submit the next commit if the commit policy lets it: after staging, so that a turn's appends share it.
+        work += self.submit(now);
+        // 7. What became durable moves watermarks and completes waiters; their outcomes are answered in this turn.
+        work += self.settle(now);
+        // 8. Timers after completions: an answer that came in time is not called late.
+        work += self.expire(now);
+        // 9. Everything answered in this turn leaves together.
+        self.watch.step(Step::Net);
+        self.net.flush(now);
+        // 10. The link, where something is staged for it.
+        self.watch.step(Step::Link);
+        self.flush_link();
+        self.mesh.flush();
+        self.watch.end(work);
+        work
+    }
+
+    fn reap(&mut self, now: Now) -> usize {
+        self.watch.step(Step::Device);
+        let mut completions = std::mem::take(&mut self.scratch.completions);
+        let count = self.namespace.poll(now, COMPLETIONS_A_TURN, &mut completions);
+        self.watch.step(Step::Log);
+        for completion in completions.drain(..) {
+            self.complete(now, completion);
+        }
+        self.scratch.completions = completions;
+        count
+    }
+
+    fn receive(&mut self, now: Now) -> usize {
+        if self.throttled {
+            return 0;
+        }
+        self.watch.step(Step::Net);
+        let mut events = std::mem::take(&mut self.scratch.stream_events);
+        let count = self.net.poll(now, NET_OPERATIONS_A_TURN, &mut events);
+        self.watch.step(Step::Session);
+        for event in events.drain(..) {
+            self.on_stream_event(now, event);
+        }
+        self.scratch.stream_events = events;
+        self.carry_session_outputs();
+        count
+    }
+
+    /// Takes messages until there are none, or the budget is used: a command to ourselves is answered in the same turn.
+    fn exchange(&mut self, now: Now) -> usize {
+        let mut count = 0;
+        self.watch.step(Step::Handoff);
+        while count < MESSAGES_A_TURN {
+            let Some(message) = self.mesh.receive() else { break };
+            count += 1;
+            self.on_message(now, message);
+        }
+        let mut finished = std::mem::take(&mut self.scratch.finished);
+        count += self.offload.poll(JOBS_A_TURN, &mut finished);
+        self.watch.step(Step::Partition);
+        for job in finished.drain(..) {
+            self.partitions.on_work(now, &mut self.store, JobId(job.token.0), job.work);
+        }
+        self.scratch.finished = finished;
+        self.carry_partition_outputs();
+        self.answer_duties();
+        count
+    }
+
+    fn submit(&mut self, now: Now) -> usize {
+        self.watch.step(Step::Log);
+        let mut events = std::mem::take(&mut self.scratch.log_events);
+        self.store.poll(now, &mut self.plan, &mut events);
+        if let Some(office) = &mut self.office {
+            office.log_keeper.poll(now, &mut self.plan);
+        }
+        self.watch.step(Step::Device);
+        let count = if self.plan.is_empty() { 0 } else { self.namespace.submit_plan(now, &mut self.plan) };
+        self.watch.step(Step::Partition);
+        for event in events.drain(..) {
+            self.on_log_event(now, event);
+        }
+        self.scratch.log_events = events;
+        self.carry_keeper_requests(now);
+        count
+    }
+
+    /// A device that completes within the submission (the page cache) is answered in the turn that wrote.
+    fn settle(&mut self, now: Now) -> usize {
+        let mut count = self.reap(now);
+        self.carry_partition_outputs();
+        count += self.exchange(now);
+        count
+    }
+
+    fn expire(&mut self, now: Now) -> usize {
+        self.watch.step(Step::Timers);
+        self.partitions.on_time(now, &mut self.store);
+        self.carry_partition_outputs();
+        let mut turn = Turn { now, random: &mut self.random, net: &mut self.net, arena: &self.arena };
+        self.sessions.on_time(&mut turn);
+        self.carry_session_outputs();
+        self.store_arena.poll_returns(MESSAGES_A_TURN);
+        self.arena.poll_returns(MESSAGES_A_TURN);
+        0
+    }
+
+    fn complete(&mut self, now: Now, completion: Completion) {
+        let mut events = std::mem::take(&mut self.scratch.log_events);
+        match &mut self.office {
+            Some(office) if nvme_log::Keeper::owns(completion.token) => {
+                office.log_keeper.on_completion(now, &completion)
+            }
+            _ => self.store.on_completion(now, completion, &mut events),
+        }
+        for event in events.drain(..) {
+            self.on_log_event(now, event);
+        }
+        self.scratch.log_events = events;
+    }
+
+    fn on_log_event(&mut self, now: Now, event: LogEvent) {
+        match event {
+            LogEvent::NamespaceStopped { reason } => {
+                tracing::error!(core = self.id.0, %reason, "the namespace stopped; its partitions are offline");
+                self.counters.set(Counter::NamespaceStopped, 1);
+                self.say_up(link::Up::DirectoryFailed { directory: self.directory, reason: reason.to_string() });
+                self.partitions.on_log_event(now, &mut self.store, event);
+            }
+            LogEvent::Pressure { level } => self.throttled = level != nvme_log::PressureLevel::None,
+            LogEvent::ViewSaved { .. } => {}
+            LogEvent::Stopped => {
+                self.stopped = true;
+                self.mesh.send(CoreId(0), Message::Stopped);
+            }
+            other => self.partitions.on_log_event(now, &mut self.store, other),
+        }
+    }
+
+    pub(crate) fn carry_partition_outputs(&mut self) {
+        let outputs = self.partitions.take_outputs();
+        for (core, outcome) in outputs.outcomes {
+            self.mesh.send(core, Message::Outcome(outcome));
+        }
+        for (id, work) in outputs.work {
+            self.refused_work.push_back((JobToken(id.0), work));
+        }
+        while let Some((token, work)) = self.refused_work.pop_front() {
+            if let Err(work) = self.offload.submit(Class::Request, token, work) {
+                self.refused_work.push_front((token, work));
+                break;
+            }
+        }
+        for call in outputs.up_calls {
+            self.carry_up_call(call);
+        }
+    }
+
+    pub(crate) fn carry_session_outputs(&mut self) {
+        let out = &mut self.sessions.out;
+        for (core, command) in out.commands.drain(..) {
+            self.mesh.send(core, Message::Command(command));
+        }
+        for up in out.up.drain(..) {
+            self.mesh.send(CoreId(0), Message::Up(Box::new(up)));
+        }
+        for (api, took) in out.answered.drain(..) {
+            self.counters.record_request(api.code(), took, false);
+        }
+        for (peer, reason) in out.ended.drain(..) {
+            self.counters.add(Counter::FramesRefused, 1);
+            tracing::info!(core = self.id.0, peer = peer.map(|peer| peer.to_string()), ?reason, "connection ended");
+        }
+        if std::mem::take(&mut out.producer_ids_wanted) {
+            let core = self.id;
+            self.mesh.send(CoreId(0), Message::ProducerIdsWanted { core });
+        }
+    }
+
+    /// When the loop has something to do though nothing arrives.
+    pub fn next_deadline(&self, now: Now) -> Option<Monotonic> {
+        [
+            self.store.next_deadline(),
+            self.partitions.next_deadline(),
+            self.sessions.next_deadline(now),
+            self.net.next_deadline(),
+            self.namespace.next_deadline(),
+            self.office.as_ref().and_then(|office| office.log_keeper.next_deadline()),
+        ]
+        .into_iter()
+        .flatten()
+        .min()
+    }
+
+    /// The last look before sleeping: nothing may have come since the turn.
+    pub fn may_sleep(&mut self) -> bool {
+        self.mesh.is_empty() && !self.mesh.is_congested() && self.plan.is_empty()
+    }
+
+    /// Stopped, and whoever asked has been told.
+    pub fn is_done(&mut self) -> bool {
+        self.stopped
+            && self.mesh.is_empty()
+            && !self.mesh.is_congested()
+            && self.office.as_ref().is_none_or(|office| office.stop_waiting == 0)
+    }
+
+    pub(crate) fn on_outcome(&mut self, now: Now, outcome: Outcome) {
+        match outcome {
+            Outcome::InternalAppended { id, result } => self.on_internal_appended(id, result),
+            Outcome::InternalRead { id, result } => self.on_internal_read(id, result),
+            other => {
+                let mut turn = Turn { now, random: &mut self.random, net: &mut self.net, arena: &self.arena };
+                self.sessions.on_outcome(&mut turn, other);
+                self.carry_session_outputs();
+            }
+        }
+    }
+}

@@ -1,0 +1,336 @@
+//! The dataplane of the kernel build, whole, in this process: the test plays the control plane at the link's other end and
+//! a client at the listener.
+
+use base::*;
+use batch::BatchBuilder;
+use bytes::{Bytes, BytesMut};
+use link::*;
+use pollux_data_core::{DataplaneOptions, run};
+use settings::NodeConfig;
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::sync::mpsc;
+use std::time::{Duration, Instant};
+use wire::messages::*;
+use wire::{ApiKey, Decoder, KafkaString, Message, Request, encode_request};
+
+const CLUSTER: &str = "AAAAAAAAAAAAAAAAAAAAAQ";
+const TOPIC: TopicId = TopicId(Uuid(4242));
+const DEADLINE: Duration = Duration::from_secs(20);
+
+struct Directory(PathBuf);
+
+impl Directory {
+    fn new(name: &str) -> Directory {
+        let path = std::env::temp_dir().join(format!("pollux-core-{name}-{}", std::process::id()));
+        std::fs::create_dir_all(&path).unwrap();
+        Directory(path)
+    }
+}
+
+impl Drop for Directory {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+struct Dataplane {
+    thread: std::thread::JoinHandle<()>,
+    address: String,
+}
+
+fn start(directory: &Path, ephemeral: bool, set: &[&str]) -> Dataplane {
+    let mut overrides = vec!["listen=\"127.0.0.1:0\"".to_owned(), format!("directory={:?}", directory.display())];
+    overrides.extend(set.iter().map(|set| (*set).to_owned()));
+    let options = DataplaneOptions {
+        config: NodeConfig::laptop(&overrides).unwrap(),
+        namespace: directory.join("namespace"),
+        ephemeral,
+        cluster_id: CLUSTER.into(),
+        directory_id: Uuid(99),
+        link: directory.join("link.sock"),
+        counters: directory.join("counters"),
+        seed: 7,
+    };
+    let (sender, receiver) = mpsc::channel();
+    let thread = std::thread::spawn(move || {
+        run(options, move |address| sender.send(address).unwrap()).unwrap();
+    });
+    let address = receiver.recv_timeout(DEADLINE).expect("it listens");
+    Dataplane { thread, address }
+}
+
+/// The control plane, as far as the link shows it.
+struct ControlPlane {
+    socket: UnixStream,
+    framer: Framer,
+    hello: Option<Box<UpHello>>,
+}
+
+impl ControlPlane {
+    fn connect(directory: &Path) -> ControlPlane {
+        let socket = UnixStream::connect(directory.join("link.sock")).unwrap();
+        socket.set_read_timeout(Some(DEADLINE)).unwrap();
+        let mut plane = ControlPlane { socket, framer: Framer::default(), hello: None };
+        let Up::Hello(hello) = plane.next() else { panic!("hello comes first") };
+        plane.hello = Some(hello);
+        plane
+    }
+
+    fn next(&mut self) -> Up {
+        loop {
+            if let Some(message) = self.framer.poll_message().unwrap() {
+                return message;
+            }
+            let mut bytes = [0; 65536];
+            let count = self.socket.read(&mut bytes).unwrap();
+            assert!(count > 0, "the link closed");
+            self.framer.push(&bytes[..count]);
+        }
+    }
+
+    fn wait(&mut self, mut wanted: impl FnMut(&Up) -> bool) -> Up {
+        loop {
+            let message = self.next();
+            if wanted(&message) {
+                return message;
+            }
+        }
+    }
+
+    fn say(&mut self, message: Down) {
+        let mut bytes = Vec::new();
+        frame::encode(&message, &mut bytes);
+        self.socket.write_all(&bytes).unwrap();
+    }
+
+    /// States everything a node with one topic of `partitions` has to know.
+    fn state(&mut self, offset: i64, epoch: i32, partitions: i32) {
+        let hello = self.hello.clone().unwrap();
+        self.say(Down::Hello(DownHello {
+            protocol_version: PROTOCOL_VERSION,
+            cluster_id: CLUSTER.into(),
+            node_id: NodeId(1),
+            incarnation: Uuid(5),
+        }));
+        let provenance =
+            Provenance { cluster_id: CLUSTER.into(), quorum_epoch: 1, metadata_offset: offset, caught_up: true };
+        let duties = (0..partitions).map(|index| Duty {
+            partition: PartitionId { topic: TOPIC, index: PartitionIndex(index) },
+            topic_name: "t".into(),
+            created_at: 1,
+            leader: Some(NodeId(1)),
+            leader_epoch: LeaderEpoch(epoch),
+            partition_epoch: PartitionEpoch(epoch),
+            replicas: vec![NodeId(1)],
+            isr: vec![NodeId(1)],
+            recovering: false,
+            config: vec![],
+        });
+        let duties = duties.collect();
+        let part = DutiesPart { provenance: provenance.clone(), image: true, last: true, duties, removals: vec![] };
+        self.say(Down::Duties(Box::new(part)));
+        let listener = hello.listeners[0].clone();
+        let view_partitions = (0..partitions).map(|index| ViewPartition {
+            index: PartitionIndex(index),
+            leader: Some(NodeId(1)),
+            leader_epoch: LeaderEpoch(epoch),
+            partition_epoch: PartitionEpoch(epoch),
+            replicas: vec![NodeId(1)],
+            isr: vec![NodeId(1)],
+            eligible_leader_replicas: vec![],
+            last_known_elr: vec![],
+            offline: vec![],
+        });
+        let changes = vec![
+            ViewChange::Broker(ViewBroker {
+                id: NodeId(1),
+                epoch: BrokerEpoch(1),
+                incarnation: Uuid(5),
+                rack: None,
+                fenced: false,
+                in_controlled_shutdown: false,
+                listeners: vec![(listener.name, listener.advertised_host, listener.advertised_port, 0)],
+            }),
+            ViewChange::Topic(ViewTopic { id: TOPIC, name: "t".into(), partitions: view_partitions.collect() }),
+        ];
+        self.say(Down::View(Box::new(ViewPart { provenance, image: true, last: true, changes })));
+        self.say(Down::ProducerIds { first: 1000, count: 1000 });
+        let mut waiting = 2;
+        while waiting > 0 {
+            match self.next() {
+                Up::DutiesApplied { metadata_offset } | Up::ViewApplied { metadata_offset } => {
+                    assert_eq!(metadata_offset, offset);
+                    waiting -= 1;
+                }
+                _ => {}
+            }
+        }
+    }
+
+    fn stop(mut self, dataplane: Dataplane) {
+        self.say(Down::Stop);
+        self.wait(|up| matches!(up, Up::Stopped));
+        dataplane.thread.join().unwrap();
+    }
+}
+
+struct Client {
+    socket: TcpStream,
+    next: i32,
+}
+
+impl Client {
+    fn connect(dataplane: &Dataplane) -> Client {
+        let socket = TcpStream::connect(&dataplane.address).unwrap();
+        socket.set_read_timeout(Some(DEADLINE)).unwrap();
+        socket.set_nodelay(true).unwrap();
+        Client { socket, next: 0 }
+    }
+
+    fn ask<R: Request>(&mut self, version: i16, body: &R) -> R::Response
+    where
+        R::Response: Message,
+    {
+        self.next += 1;
+        let mut out = BytesMut::new();
+        encode_request(&mut out, version, self.next, Some("test"), body).unwrap();
+        self.socket.write_all(&out).unwrap();
+        let mut size = [0; 4];
+        self.socket.read_exact(&mut size).unwrap();
+        let mut bytes = vec![0; i32::from_be_bytes(size) as usize];
+        self.socket.read_exact(&mut bytes).unwrap();
+        let bytes = Bytes::from(bytes);
+        let mut d = Decoder::shared(&bytes);
+        assert_eq!(wire::read_response_header(&mut d, R::API, version), Ok(self.next));
+        let response = R::Response::decode(&mut d, version).unwrap();
+        d.finish().unwrap();
+        response
+    }
+
+    fn produce(&mut self, partition: i32, records: Bytes) -> produce_response::PartitionProduceResponse {
+        use produce_request::{PartitionProduceData, TopicProduceData};
+        let data = PartitionProduceData { index: partition, records: Some(records), ..Default::default() };
+        let topic = TopicProduceData { name: KafkaString::from("t"), partition_data: vec![data], ..Default::default() };
+        let request = ProduceRequest { acks: -1, timeout_ms: 5000, topic_data: vec![topic], ..Default::default() };
+        self.ask(9, &request).responses.remove(0).partition_responses.remove(0)
+    }
+
+    fn fetch(&mut self, partition: i32, offset: i64, wait_ms: i32) -> fetch_response::PartitionData {
+        let asked = fetch_request::FetchPartition {
+            partition,
+            fetch_offset: offset,
+            partition_max_bytes: 1 << 20,
+            ..Default::default()
+        };
+        let topic =
+            fetch_request::FetchTopic { topic: KafkaString::from("t"), partitions: vec![asked], ..Default::default() };
+        let request = FetchRequest {
+            max_wait_ms: wait_ms,
+            min_bytes: 1,
+            max_bytes: 50 << 20,
+            topics: vec![topic],
+            ..Default::default()
+        };
+        self.ask(11, &request).responses.remove(0).partitions.remove(0)
+    }
+}
+
+fn records(values: &[&str]) -> Bytes {
+    let mut builder = BatchBuilder::new();
+    for (i, value) in values.iter().enumerate() {
+        builder.append(WallMillis(1_700_000_000_000 + i as i64), None, Some(value.as_bytes()), &[]);
+    }
+    Bytes::from(builder.build())
+}
+
+fn values(data: &fetch_response::PartitionData) -> Vec<(i64, String)> {
+    let bytes = data.records.clone().unwrap_or_default();
+    let mut all = Vec::new();
+    for view in batch::Batches::new(&bytes) {
+        let view = view.unwrap();
+        for record in view.records().expect("uncompressed") {
+            let record = record.unwrap();
+            let text = String::from_utf8(record.value.unwrap().to_vec()).unwrap();
+            all.push((view.base_offset().0 + i64::from(record.offset_delta), text));
+        }
+    }
+    all
+}
+
+#[test]
+fn a_client_produces_and_reads_back_also_without_the_control_plane() {
+    for (name, set) in [("one", &["cores=[0]"][..]), ("cache", &["durability=\"cache\"", "cores=[0]"])] {
+        let directory = Directory::new(name);
+        let dataplane = start(&directory.0, false, &[set, &["size=\"256MiB\""]].concat());
+        let mut plane = ControlPlane::connect(&directory.0);
+        plane.state(10, 0, 3);
+        let mut client = Client::connect(&dataplane);
+        let metadata = client.ask(12, &MetadataRequest { topics: None, ..Default::default() });
+        assert_eq!(metadata.topics[0].partitions.len(), 3);
+        let first = client.produce(1, records(&["a", "b"]));
+        assert_eq!((first.error_code, first.base_offset), (0, 0));
+        assert_eq!(client.produce(1, records(&["c"])).base_offset, 2);
+        let expected = vec![(0, "a".to_owned()), (1, "b".to_owned()), (2, "c".to_owned())];
+        let read = client.fetch(1, 0, 500);
+        assert_eq!((values(&read), read.high_watermark), (expected.clone(), 3));
+        drop(plane);
+        assert_eq!(client.produce(2, records(&["alone"])).base_offset, 0);
+        let ids = client.ask(4, &InitProducerIdRequest { transactional_id: None, ..Default::default() });
+        assert_eq!((ids.error_code, ids.producer_id >= 1000), (0, true));
+        assert_eq!(values(&client.fetch(2, 0, 500)).len(), 1);
+        // A control plane comes back and stops the node; what was acknowledged is there afterwards.
+        let mut plane = ControlPlane::connect(&directory.0);
+        plane.state(11, 0, 3);
+        plane.stop(dataplane);
+        let dataplane = start(&directory.0, false, &[set, &["size=\"256MiB\""]].concat());
+        let mut plane = ControlPlane::connect(&directory.0);
+        assert!(plane.hello.as_ref().unwrap().clean_stop);
+        plane.state(20, 1, 3);
+        let mut client = Client::connect(&dataplane);
+        assert_eq!(values(&client.fetch(1, 0, 500)), expected);
+        assert_eq!(client.produce(1, records(&["d"])).base_offset, 3);
+        plane.stop(dataplane);
+    }
+}
+
+#[test]
+fn a_waiting_consumer_is_woken_by_a_produce_and_answered_when_its_time_is_up() {
+    let directory = Directory::new("wait");
+    let dataplane = start(&directory.0, true, &[]);
+    let mut plane = ControlPlane::connect(&directory.0);
+    plane.state(10, 0, 1);
+    let began = Instant::now();
+    let mut consumer = Client::connect(&dataplane);
+    assert_eq!(values(&consumer.fetch(0, 0, 200)), vec![]);
+    assert!(began.elapsed() >= Duration::from_millis(200));
+    let mut producer = Client::connect(&dataplane);
+    let waiting = std::thread::spawn(move || values(&consumer.fetch(0, 0, 15_000)));
+    producer.produce(0, records(&["news"]));
+    assert_eq!(waiting.join().unwrap(), vec![(0, "news".to_owned())]);
+    plane.stop(dataplane);
+}
+
+#[test]
+fn several_cores_serve_connections_and_partitions_of_each_other() {
+    let directory = Directory::new("cores");
+    let dataplane = start(&directory.0, true, &["cores=3"]);
+    let mut plane = ControlPlane::connect(&directory.0);
+    plane.state(10, 0, 12);
+    let mut clients: Vec<Client> = (0..6).map(|_| Client::connect(&dataplane)).collect();
+    for (c, client) in clients.iter_mut().enumerate() {
+        for partition in 0..12 {
+            let text = format!("{c}-{partition}");
+            assert_eq!(client.produce(partition, records(&[&text])).base_offset, c as i64);
+        }
+    }
+    for client in &mut clients {
+        for partition in 0..12 {
+            assert_eq!(values(&client.fetch(partition, 0, 500)).len(), 6);
+        }
+    }
+    assert_eq!(ApiKey::Fetch.code(), 1);
+    plane.stop(dataplane);
+}
