@@ -171,7 +171,7 @@ pub(crate) fn build(
         duties_in_hand: None,
         stopping: false,
         stopped: false,
-        throttled: false,
+        pressure: nvme_log::PressureLevel::None,
     };
     Ok(Built { core, sleeper: seed.sleeper, shares_cpu: seed.shares_cpu, shared })
 }

@@ -15,7 +15,7 @@ use nvme_log::{LogEvent, Store};
 use nvme_plan::{Completion, Namespace, Plan};
 use offload::{Class, Finished, JobToken, Offload};
 use partition::{JobId, Partitions};
-use session::{Sessions, Turn};
+use session::{Gate, Sessions, Turn};
 use std::collections::VecDeque;
 
 /// Budgets of one turn. A step that used its budget up goes on in the next turn, after the others had theirs.
@@ -51,8 +51,7 @@ pub struct Core<S: Streams, N, O> {
     pub(crate) duties_in_hand: Option<u64>,
     pub(crate) stopping: bool,
     pub(crate) stopped: bool,
-    /// Clients' sockets are not read: the store has to catch up, or another core has.
-    pub(crate) throttled: bool,
+    pub(crate) pressure: nvme_log::PressureLevel,
 }
 
 /// What only core 0 has.
@@ -114,9 +113,7 @@ impl<S: Streams, N: Namespace, O: Offload> Core<S, N, O> {
     }
 
     fn receive(&mut self, now: Now) -> usize {
-        if self.throttled {
-            return 0;
-        }
+        self.set_gate(now);
         self.watch.step(Step::Net);
         let mut events = std::mem::take(&mut self.scratch.stream_events);
         let count = self.net.poll(now, NET_OPERATIONS_A_TURN, &mut events);
@@ -127,6 +124,17 @@ impl<S: Streams, N: Namespace, O: Offload> Core<S, N, O> {
         self.scratch.stream_events = events;
         self.carry_session_outputs();
         count
+    }
+
+    /// Producers wait while the journal has to catch up, and everybody while another core has.
+    fn set_gate(&mut self, now: Now) {
+        let gate = match self.pressure {
+            _ if self.mesh.is_congested() => Gate::Closed,
+            nvme_log::PressureLevel::None => Gate::Open,
+            _ => Gate::NoProduce,
+        };
+        let mut turn = Turn { now, random: &mut self.random, net: &mut self.net, arena: &self.arena };
+        self.sessions.set_gate(&mut turn, gate);
     }
 
     /// Takes messages until there are none, or the budget is used: a command to ourselves is answered in the same turn.
@@ -210,7 +218,7 @@ impl<S: Streams, N: Namespace, O: Offload> Core<S, N, O> {
                 self.say_up(link::Up::DirectoryFailed { directory: self.directory, reason: reason.to_string() });
                 self.partitions.on_log_event(now, &mut self.store, event);
             }
-            LogEvent::Pressure { level } => self.throttled = level != nvme_log::PressureLevel::None,
+            LogEvent::Pressure { level } => self.pressure = level,
             LogEvent::ViewSaved { .. } => {}
             LogEvent::Stopped => {
                 self.stopped = true;

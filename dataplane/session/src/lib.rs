@@ -28,4 +28,4 @@ mod unavailable;
 pub use connection::EndReason;
 pub use errors::produce_error_code;
 pub use forward::core_of_forward;
-pub use sessions::{NodeFacts, Outputs, Sessions, Turn};
+pub use sessions::{Gate, NodeFacts, Outputs, Sessions, Turn};

@@ -55,6 +55,16 @@ pub struct Outputs {
     pub ended: Vec<(Option<SocketAddr>, EndReason)>,
 }
 
+/// Which requests may begin now (design 02, rule 9, and the handoff's credits).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Gate {
+    Open,
+    /// The journal has to catch up: sockets of producers are not read on.
+    NoProduce,
+    /// Another core has to catch up: nothing begins.
+    Closed,
+}
+
 #[derive(Debug)]
 pub(crate) enum Timer {
     Gather(SlotToken),
@@ -77,6 +87,7 @@ pub struct Sessions {
     pub(crate) forwards: Forwards,
     /// Connections whose next frame waits for memory, first come first served.
     starved: VecDeque<StreamId>,
+    gate: Gate,
     next_connection: u64,
     receive_share: usize,
     expired: Vec<Timer>,
@@ -105,6 +116,7 @@ impl Sessions {
             wheel: Wheel::new(now.monotonic),
             forwards: Forwards::new(core),
             starved: VecDeque::new(),
+            gate: Gate::Open,
             next_connection: 0,
             receive_share,
             expired: Vec::new(),
@@ -115,6 +127,19 @@ impl Sessions {
 
     pub fn on_view(&mut self, view: Arc<View>) {
         self.view = view;
+    }
+
+    /// Opens or closes the gate; what waited at it goes on in the order of its connections.
+    pub fn set_gate<S: Streams>(&mut self, turn: &mut Turn<'_, S>, gate: Gate) {
+        if std::mem::replace(&mut self.gate, gate) == gate || gate == Gate::Closed {
+            return;
+        }
+        let held = self.connections.iter().filter(|(_, connection)| connection.held.is_some());
+        let mut held: Vec<StreamId> = held.map(|(stream, _)| *stream).collect();
+        held.sort();
+        for stream in held {
+            self.advance(turn, stream);
+        }
     }
 
     pub fn on_settings(&mut self, settings: BrokerSettings) {
@@ -238,7 +263,7 @@ impl Sessions {
                 return;
             }
             if let Some(request) = connection.held.take() {
-                if !connection.may_begin(request.api) {
+                if !self.gate.admits(request.api) || !connection.may_begin(request.api) {
                     connection.held = Some(request);
                     return;
                 }
@@ -270,7 +295,7 @@ impl Sessions {
             match self.parse(stream, frame) {
                 Ok(request) => {
                     let connection = self.connections.get_mut(&stream).expect("just looked");
-                    if connection.may_begin(request.api) {
+                    if self.gate.admits(request.api) && connection.may_begin(request.api) {
                         self.begin(turn, stream, request);
                     } else {
                         connection.held = Some(request);
@@ -506,6 +531,16 @@ impl Sessions {
         let until_idle = idle_max.map_or(FRAME_TIME_MAX, |max| max.saturating_sub(idle).max(Duration::from_millis(1)));
         let next = now + FRAME_TIME_MAX.min(until_idle);
         connection.timer = Some(self.wheel.insert(next, Timer::Connection(stream)));
+    }
+}
+
+impl Gate {
+    fn admits(self, api: ApiKey) -> bool {
+        match self {
+            Gate::Open => true,
+            Gate::NoProduce => api != ApiKey::Produce,
+            Gate::Closed => false,
+        }
     }
 }
 

@@ -8,7 +8,7 @@ use handoff::{Appended, Command, GatherId, Outcome, Produced};
 use link::*;
 use net::sim::{SimFaults, SimNetwork, SimPeer, SimStreams};
 use net::{StreamEvent, StreamId, Streams};
-use pollux_session::{NodeFacts, Sessions, Turn};
+use pollux_session::{Gate, NodeFacts, Sessions, Turn};
 use settings::NodeConfig;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -365,6 +365,24 @@ fn a_waiting_fetch_is_answered_by_news_or_by_time() {
     world.with(|sessions, turn| sessions.on_outcome(turn, fetched(second.gather, b"")));
     world.settle();
     assert_eq!(answers(&peer.read(), &[(ApiKey::Fetch, 4)])[0].0, 2);
+}
+
+#[test]
+fn a_closed_gate_holds_produces_back_and_lets_them_go_on() {
+    let mut world = World::new(SimFaults::none());
+    let (mut producer, mut reader) = (world.connect(), world.connect());
+    world.with(|sessions, turn| sessions.set_gate(turn, Gate::NoProduce));
+    producer.write(&[frame(9, 1, &produce(1)), frame(12, 2, &MetadataRequest::default())].concat());
+    reader.write(&frame(12, 3, &MetadataRequest::default()));
+    world.settle();
+    assert!(world.commands.is_empty());
+    assert_eq!(answers(&reader.read(), &[(ApiKey::Metadata, 12)])[0].0, 3);
+    assert_eq!(producer.read(), b"", "what stands behind a held produce waits too");
+    world.with(|sessions, turn| sessions.set_gate(turn, Gate::Open));
+    let gather = gather_of(&world.commands[0]);
+    world.answer_produce(gather, 1, 0);
+    world.settle();
+    assert_eq!(answers(&producer.read(), &[(ApiKey::Produce, 9), (ApiKey::Metadata, 12)]).len(), 2);
 }
 
 #[test]
