@@ -36,6 +36,28 @@ fn apis() -> String {
 mod tests {
     use super::*;
 
+    /// The README says what the code does: each table stands between its marks as it is made here.
+    /// `UPDATE_README=1 cargo test -p pollux` writes them anew.
+    #[test]
+    fn the_readme_has_the_tables() {
+        let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../README.md");
+        let mut text = std::fs::read_to_string(&path).unwrap();
+        for name in ["apis", "own-settings", "topic-settings", "broker-settings"] {
+            let (open, close) = (format!("<!-- {name} -->\n"), format!("<!-- /{name} -->"));
+            let start = text.find(&open).expect("the table's first mark") + open.len();
+            let end = text.find(&close).expect("the table's last mark");
+            let made = table(name).unwrap();
+            if std::env::var_os("UPDATE_README").is_some() {
+                text.replace_range(start..end, &made);
+            } else {
+                assert!(text[start..end] == made, "{name}: run UPDATE_README=1 cargo test -p pollux");
+            }
+        }
+        if std::env::var_os("UPDATE_README").is_some() {
+            std::fs::write(&path, text).unwrap();
+        }
+    }
+
     #[test]
     fn every_broker_api_has_a_row() {
         let rows = apis().lines().count() - 2;
