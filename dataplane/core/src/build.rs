@@ -5,8 +5,7 @@ use crate::keeper::Keeper;
 use crate::link_end::LinkEnd;
 use crate::office::{HelloFacts, LINK_LISTENER};
 use crate::options::{DataplaneError, DataplaneOptions, system};
-use crate::turn::{Core, Office, Scratch};
-use crate::watch::Watch;
+use crate::turn::{Core, CoreParts, Office};
 use arena::{Arena, Region};
 use base::counters::{CoreCounters, Words};
 use base::{CoreId, ListenerId, Random, Sleeper, Uuid};
@@ -15,7 +14,6 @@ use net::Streams;
 use net::kernel_socket::{KernelStreams, SocketOptions};
 use nvme_device::{Device, Queue};
 use nvme_log::StoreOptions;
-use nvme_plan::Plan;
 use session::{NodeFacts, Sessions};
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::sync::Arc;
@@ -149,7 +147,7 @@ pub(crate) fn build(
             Some(office)
         }
     };
-    let core = Core {
+    let core = Core::new(CoreParts {
         id: seed.core,
         partitions: partition::Partitions::new(now, partition_options, file_settings),
         net,
@@ -163,16 +161,9 @@ pub(crate) fn build(
         sessions,
         mesh: seed.mesh,
         office,
-        watch: Watch::new(Some(watch_clock), counters.clone()),
         counters,
-        plan: Plan::new(),
-        refused_work: Default::default(),
-        scratch: Scratch::default(),
-        duties_in_hand: None,
-        stopping: false,
-        stopped: false,
-        pressure: nvme_log::PressureLevel::None,
-    };
+        clock: Some(watch_clock),
+    });
     Ok(Built { core, sleeper: seed.sleeper, shares_cpu: seed.shares_cpu, shared })
 }
 

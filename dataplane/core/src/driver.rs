@@ -24,7 +24,6 @@ pub(crate) fn run_core(built: Built) -> Result<(), DataplaneError> {
             signalled = true;
             core.on_signal();
         }
-        core.watch.begin();
         if core.turn(now) > 0 {
             // An average of the pauses between pieces of work, each new one an eighth of it.
             gap = (gap * 7 + now.monotonic.since(last_work)) / 8;

@@ -23,6 +23,13 @@ mod turn;
 mod watch;
 
 pub use cpus::{CpuPlan, cpu_plan};
+pub use keeper::Keeper;
+pub use link_end::LinkEnd;
+pub use mesh::{Mesh, meshes};
+pub use message::Message;
+pub use office::{HelloFacts, LINK_LISTENER};
 pub use open::format;
 pub use options::{DataplaneError, DataplaneOptions};
 pub use start::run;
+pub use turn::{Core, CoreParts, Office};
+pub use watch::Clock as WatchClock;

@@ -30,9 +30,7 @@ pub struct Core<S: Streams, N, O> {
     pub(crate) net: S,
     pub(crate) namespace: N,
     pub(crate) offload: O,
-    /// Receive memory, and what is opened of other arenas'.
     pub(crate) arena: Arena,
-    /// The log's memory; references made from it come home here.
     pub(crate) store_arena: Arena,
     pub(crate) directory: base::Uuid,
     pub(crate) random: Random,
@@ -40,18 +38,41 @@ pub struct Core<S: Streams, N, O> {
     pub(crate) partitions: Partitions,
     pub(crate) sessions: Sessions,
     pub(crate) mesh: Mesh<S::Detached>,
-    /// Core 0's extra office, and its end of the link.
     pub(crate) office: Option<Office>,
     pub(crate) counters: CoreCounters,
     pub(crate) watch: Watch,
-    pub(crate) plan: Plan,
-    pub(crate) refused_work: VecDeque<(JobToken, Box<dyn base::Work>)>,
-    pub(crate) scratch: Scratch,
+    plan: Plan,
+    /// Work for which the helpers had no room, in order.
+    work_waiting: VecDeque<(JobToken, Box<dyn base::Work>)>,
+    scratch: Scratch,
     /// The number of the duties that are applied and not yet said to be in force.
     pub(crate) duties_in_hand: Option<u64>,
     pub(crate) stopping: bool,
-    pub(crate) stopped: bool,
-    pub(crate) pressure: nvme_log::PressureLevel,
+    stopped: bool,
+    pressure: nvme_log::PressureLevel,
+}
+
+/// What a core is made of.
+pub struct CoreParts<S: Streams, N, O> {
+    pub id: CoreId,
+    pub net: S,
+    pub namespace: N,
+    pub offload: O,
+    /// Receive memory, and what is opened of other arenas'.
+    pub arena: Arena,
+    /// The log's memory; references made from it come home here.
+    pub store_arena: Arena,
+    pub directory: base::Uuid,
+    pub random: Random,
+    pub store: Store,
+    pub partitions: Partitions,
+    pub sessions: Sessions,
+    pub mesh: Mesh<S::Detached>,
+    /// Core 0's extra office, and its end of the link.
+    pub office: Option<Office>,
+    pub counters: CoreCounters,
+    /// The watchdog's clock; the simulator has none.
+    pub clock: Option<crate::watch::Clock>,
 }
 
 /// What only core 0 has.
@@ -74,8 +95,36 @@ pub struct Scratch {
 }
 
 impl<S: Streams, N: Namespace, O: Offload> Core<S, N, O> {
+    pub fn new(parts: CoreParts<S, N, O>) -> Core<S, N, O> {
+        Core {
+            id: parts.id,
+            net: parts.net,
+            namespace: parts.namespace,
+            offload: parts.offload,
+            arena: parts.arena,
+            store_arena: parts.store_arena,
+            directory: parts.directory,
+            random: parts.random,
+            store: parts.store,
+            partitions: parts.partitions,
+            sessions: parts.sessions,
+            mesh: parts.mesh,
+            office: parts.office,
+            watch: Watch::new(parts.clock, parts.counters.clone()),
+            counters: parts.counters,
+            plan: Plan::new(),
+            work_waiting: VecDeque::new(),
+            scratch: Scratch::default(),
+            duties_in_hand: None,
+            stopping: false,
+            stopped: false,
+            pressure: nvme_log::PressureLevel::None,
+        }
+    }
+
     /// One turn; returns the work done, 0 for an empty one.
     pub fn turn(&mut self, now: Now) -> usize {
+        self.watch.begin();
         let mut work = 0;
         // 1. Completions first: they free memory and credits that everything below may need.
         work += self.reap(now);
@@ -234,11 +283,11 @@ impl<S: Streams, N: Namespace, O: Offload> Core<S, N, O> {
             self.mesh.send(core, Message::Outcome(outcome));
         }
         for (id, work) in outputs.work {
-            self.refused_work.push_back((JobToken(id.0), work));
+            self.work_waiting.push_back((JobToken(id.0), work));
         }
-        while let Some((token, work)) = self.refused_work.pop_front() {
+        while let Some((token, work)) = self.work_waiting.pop_front() {
             if let Err(work) = self.offload.submit(Class::Request, token, work) {
-                self.refused_work.push_front((token, work));
+                self.work_waiting.push_front((token, work));
                 break;
             }
         }
