@@ -83,8 +83,11 @@ pub struct Fetch {
     pub version: i16,
     /// The whole response's limit; every core answers up to it, the gather slot cuts.
     pub bytes_max: u32,
-    /// With `true` a partition that has nothing new registers a waiter and tells news by `Outcome::FetchNews`.
+    /// With `true`, and where no entry was refused or parts from the log and this core's bytes stay below `bytes_min`,
+    /// every entry waits and tells news by `Outcome::FetchNews`: once, until `Cancel` or the gather's next Fetch.
     pub wait: bool,
+    /// The whole request's `fetch.min.bytes`: a core that reaches it alone needs no waiters, and no `Cancel` after.
+    pub bytes_min: u32,
     pub entries: Vec<FetchEntry>,
 }
 
@@ -117,7 +120,7 @@ pub struct Stretch {
     /// Bytes from here on that belong to the answer.
     pub length: u32,
     /// The owner's own description (extent, tenancy, position, checksum place).
-    pub inside: [u64; 4],
+    pub inside: [u64; 6],
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

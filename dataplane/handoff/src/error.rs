@@ -38,6 +38,9 @@ pub enum ProduceError {
     BatchTooLarge(String),
     UnsupportedCompression(String),
     UnsupportedForMessageFormat(String),
+    /// A codec that does not exist, or compressed bytes that are none under a right CRC: Kafka has no error for it and
+    /// answers UNKNOWN_SERVER_ERROR.
+    Undecodable(String),
     NotEnoughReplicas,
     NotEnoughReplicasAfterAppend,
     TimedOut,

@@ -17,7 +17,9 @@ pub enum Outcome {
     EpochEnds { gather: GatherId, entries: Vec<(EntryIndex, Result<EpochEnd, PartitionError>)> },
     RecordsDeleted { gather: GatherId, entries: Vec<(EntryIndex, Result<Offset, DeleteRecordsError>)> },
     ProducersDescribed { gather: GatherId, entries: Vec<(EntryIndex, Result<Vec<ProducerFacts>, PartitionError>)> },
-    LogsDescribed { gather: GatherId, logs: Vec<LogFacts> },
+    /// Sizes, and the namespace's own: bytes in all, and bytes that appends could still take.
+    LogsDescribed { gather: GatherId, logs: Vec<LogFacts>, total: u64, usable: u64 },
+    /// The offset of its first record, once all of it is below the high watermark.
     InternalAppended { id: u64, result: Result<Offset, InternalAppendError> },
     InternalRead { id: u64, result: Result<InternalSlice, FetchError> },
 }

@@ -7,7 +7,7 @@ use crate::partition::extent::{EntryList, Extent};
 use crate::store::Store;
 use arena::BufferRef;
 use base::{Now, Offset, WallMillis};
-use batch::BatchView;
+use batch::{BatchHeader, BatchView};
 use nvme_format::index::IndexEntry;
 
 /// What is being collected.
@@ -153,7 +153,8 @@ impl<'a> Gathering<'a> {
         let first = self.partition.extent_of(self.from).unwrap_or(0);
         for (number, extent) in self.partition.extents.iter().enumerate().skip(first) {
             let Some(entries) = extent.all_entries() else {
-                return End::NeedsRead(index_read(self.slot, extent));
+                // What was found is answered first: two indexes that push each other out would never both be there.
+                return if self.parts.is_empty() { End::NeedsRead(index_read(self.slot, extent)) } else { End::Done };
             };
             let index = if number == first { self.start_in(extent, entries) } else { 0 };
             match self.from_extent(extent, entries, index) {
@@ -204,6 +205,10 @@ impl<'a> Gathering<'a> {
             let one_batch = end - index > 1;
             let starts_here = !self.parts.is_empty() || base >= self.from || one_batch;
             let fits = next <= self.upper && (len <= self.max_bytes || one_batch);
+            if self.parts.is_empty() && one_batch && base < self.from && !self.reaches(extent, &first)? {
+                index = end;
+                continue;
+            }
             if self.parts.is_empty() && !(starts_here && fits) {
                 if one_batch && next > self.upper {
                     return Ok(false);
@@ -230,6 +235,26 @@ impl<'a> Gathering<'a> {
             }
         }
         Ok(false)
+    }
+
+    /// Whether the large batch that starts with this entry holds the wanted offset: it may lie in a gap behind it.
+    fn reaches(&self, extent: &Extent, entry: &IndexEntry) -> Result<bool, ReadPlan> {
+        let stretch = self.stretch(extent, entry);
+        let mut memory = Vec::new();
+        let bytes = match self.cache.get(&stretch) {
+            Some(bytes) => bytes.clone(),
+            None if entry.end() <= extent.written() => return Err(ReadPlan::Stretch(stretch)),
+            None => {
+                let position = extent.position + u64::from(entry.position);
+                self.memory_range(position, entry.length, &mut memory);
+                match memory.first() {
+                    Some(Part::Memory(bytes)) => bytes.clone(),
+                    _ => return Ok(true),
+                }
+            }
+        };
+        let header = bytes.first_chunk().and_then(|bytes| BatchHeader::from_bytes(bytes).ok());
+        Ok(header.is_none_or(|header| header.last_offset() >= self.from))
     }
 
     fn end_of_entries(&self, extent: &Extent) -> Offset {

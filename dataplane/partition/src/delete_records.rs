@@ -1,0 +1,158 @@
+//! DeleteRecords: the log's start moves up to the high watermark at most, and is answered when that is durable.
+
+use crate::operation::{Operation, OperationToken, ReplicaToken};
+use crate::partitions::{Partitions, Stalled};
+use crate::replica::WaitingDelete;
+use base::{Offset, TimerToken};
+use handoff::{DeleteRecords, DeleteRecordsEntry, DeleteRecordsError, EntryIndex, GatherId, Outcome, PartitionError};
+use nvme_log::{ChangeError, Store};
+
+#[derive(Debug)]
+pub(crate) struct DeleteOperation {
+    gather: GatherId,
+    done: Vec<(EntryIndex, Result<Offset, DeleteRecordsError>)>,
+    left: usize,
+    /// Entries for which the store had no room.
+    refused: Vec<DeleteRecordsEntry>,
+    waiting_in: Vec<ReplicaToken>,
+    timer: Option<TimerToken>,
+}
+
+impl Partitions {
+    pub(crate) fn on_delete_records(&mut self, store: &mut Store, command: DeleteRecords) {
+        let DeleteRecords { gather, deadline, entries } = command;
+        if entries.is_empty() {
+            return self.answer(gather.core, Outcome::RecordsDeleted { gather, entries: Vec::new() });
+        }
+        let operation = DeleteOperation {
+            gather,
+            done: Vec::new(),
+            left: entries.len(),
+            refused: Vec::new(),
+            waiting_in: Vec::new(),
+            timer: None,
+        };
+        let token = self.begin(Operation::Delete(operation), None);
+        self.delete_entries(store, token, entries);
+        if self.operations.contains(token.0) {
+            let timer = self.arm(deadline, token);
+            if let Some(Some(Operation::Delete(operation))) = self.operations.get_mut(token.0) {
+                operation.timer = Some(timer);
+            }
+        }
+    }
+
+    fn delete_entries(&mut self, store: &mut Store, token: OperationToken, entries: Vec<DeleteRecordsEntry>) {
+        for entry in entries {
+            let index = entry.index;
+            match self.delete_entry(store, token, entry) {
+                Ok(None) => {}
+                Ok(Some(start)) => self.on_deleted(token, index, Ok(start)),
+                Err(error) => self.on_deleted(token, index, Err(error)),
+            }
+        }
+    }
+
+    /// The log's start, where it need not move.
+    fn delete_entry(
+        &mut self,
+        store: &mut Store,
+        operation: OperationToken,
+        entry: DeleteRecordsEntry,
+    ) -> Result<Option<Offset>, DeleteRecordsError> {
+        let (token, replica) = self.leading(entry.partition, None).map_err(DeleteRecordsError::Partition)?;
+        if !replica.settings.cleanup_policy.delete {
+            return Err(DeleteRecordsError::PolicyViolation);
+        }
+        let to = entry.before.unwrap_or(replica.high_watermark);
+        if to < Offset::ZERO || to > replica.high_watermark {
+            return Err(DeleteRecordsError::OutOfRange);
+        }
+        let log = replica.log;
+        let start = store.log_start(log);
+        if to <= start && replica.deletes.is_empty() {
+            return Ok(Some(start));
+        }
+        match store.set_log_start(log, to) {
+            Ok(()) => {
+                let index = entry.index;
+                if let Some(replica) = self.replica_mut(token) {
+                    replica.deletes.push(WaitingDelete { to: to.max(start), operation, index });
+                }
+                if let Some(Some(Operation::Delete(delete))) = self.operations.get_mut(operation.0) {
+                    delete.waiting_in.push(token);
+                }
+                Ok(None)
+            }
+            Err(ChangeError::Pressure) => {
+                if let Some(Some(Operation::Delete(delete))) = self.operations.get_mut(operation.0) {
+                    if delete.refused.is_empty() {
+                        self.stalled.push_back(Stalled::LogStart(operation));
+                    }
+                    delete.refused.push(entry);
+                }
+                Ok(None)
+            }
+            Err(ChangeError::OutOfRange) => Err(DeleteRecordsError::OutOfRange),
+            Err(ChangeError::Stopped) => Err(DeleteRecordsError::Partition(PartitionError::Storage)),
+            Err(ChangeError::Unknown | ChangeError::Exists | ChangeError::StaleEpoch) => {
+                Err(DeleteRecordsError::Partition(PartitionError::Unknown))
+            }
+        }
+    }
+
+    pub(crate) fn retry_delete(&mut self, store: &mut Store, token: OperationToken) {
+        let Some(Some(Operation::Delete(delete))) = self.operations.get_mut(token.0) else { return };
+        let refused = std::mem::take(&mut delete.refused);
+        self.delete_entries(store, token, refused);
+    }
+
+    pub(crate) fn on_deleted(
+        &mut self,
+        token: OperationToken,
+        index: EntryIndex,
+        result: Result<Offset, DeleteRecordsError>,
+    ) {
+        let Some(Some(Operation::Delete(delete))) = self.operations.get_mut(token.0) else { return };
+        delete.done.push((index, result));
+        delete.left -= 1;
+        if delete.left == 0 {
+            self.answer_delete(token);
+        }
+    }
+
+    fn answer_delete(&mut self, token: OperationToken) {
+        let Some(Operation::Delete(delete)) = self.take(token) else { return };
+        self.end(token, None);
+        if let Some(timer) = delete.timer {
+            self.wheel.cancel(timer);
+        }
+        let DeleteOperation { gather, done, .. } = delete;
+        self.answer(gather.core, Outcome::RecordsDeleted { gather, entries: done });
+    }
+
+    /// What was asked of the store still happens; only the answer is given up.
+    pub(crate) fn on_delete_deadline(&mut self, token: OperationToken) {
+        let Some(Some(Operation::Delete(delete))) = self.operations.get_mut(token.0) else { return };
+        delete.timer = None;
+        let timed_out = |index| (index, Err(DeleteRecordsError::TimedOut));
+        delete.done.extend(std::mem::take(&mut delete.refused).into_iter().map(|entry| timed_out(entry.index)));
+        let mut expired = Vec::new();
+        for replica in std::mem::take(&mut delete.waiting_in) {
+            if let Some(replica) = self.replicas.get_mut(replica.0) {
+                expired.extend(replica.deletes.extract_if(.., |waiting| waiting.operation == token));
+            }
+        }
+        if let Some(Some(Operation::Delete(delete))) = self.operations.get_mut(token.0) {
+            delete.done.extend(expired.into_iter().map(|waiting| timed_out(waiting.index)));
+        }
+        self.answer_delete(token);
+    }
+
+    pub(crate) fn refuse_deletes(&mut self, token: ReplicaToken, error: PartitionError) {
+        let Some(replica) = self.replica_mut(token) else { return };
+        for waiting in std::mem::take(&mut replica.deletes) {
+            self.on_deleted(waiting.operation, waiting.index, Err(DeleteRecordsError::Partition(error)));
+        }
+    }
+}

@@ -1,0 +1,268 @@
+//! Fetch: each entry is checked, located and read, all of them side by side; then the command is answered, and waits
+//! for news where it may.
+
+use crate::epochs::{Continuity, continuity};
+use crate::fetch_answer::{Answer, trim};
+use crate::operation::{Operation, OperationToken};
+use crate::partitions::Partitions;
+use crate::reading::Pieces;
+use crate::refusals::of_read;
+use crate::watch::{ToWatch, bound, last_stable};
+use arena::BufferRef;
+use base::Now;
+use base::limits::RESPONSE_WINDOW;
+use handoff::*;
+use nvme_log::{Located, ReadError, Store};
+
+/// Fetch versions below this cannot carry zstd (KIP-110).
+const ZSTD_SINCE: i16 = 10;
+/// Reads that a locate may ask for before its entry is refused: an index, a stretch, and both again.
+const LOCATES_MAX: u32 = 16;
+/// The least of an entry's answer that is ready, where there is that much.
+const READY_MIN: usize = 64 * 1024;
+
+#[derive(Debug)]
+pub(crate) struct FetchOperation {
+    gather: GatherId,
+    reader: Reader,
+    version: i16,
+    wait: bool,
+    bytes_min: u32,
+    /// What the entries not yet located may bring.
+    bytes_left: u32,
+    /// What of it may be in memory.
+    window_left: usize,
+    share: usize,
+    places: Vec<Place>,
+}
+
+#[derive(Debug)]
+struct Place {
+    entry: FetchEntry,
+    state: State,
+    locates: u32,
+    /// Known after a first attempt that could not tell how long the first batch is.
+    first_batch: Option<usize>,
+    to_watch: Option<ToWatch>,
+}
+
+#[derive(Debug)]
+enum State {
+    ToLocate,
+    Locating,
+    Reading(Box<Answer>, Pieces),
+    Done(Result<FetchedRecords, FetchError>),
+}
+
+impl FetchOperation {
+    pub(crate) fn on_read(&mut self, place: usize, piece: Option<usize>, result: Result<BufferRef, ReadError>) {
+        let place = &mut self.places[place];
+        match (&mut place.state, piece) {
+            (State::Reading(_, pieces), Some(piece)) => {
+                pieces.on_read(piece, result);
+            }
+            (State::Locating, None) => {
+                place.state = match result {
+                    Ok(_) | Err(ReadError::Gone) => State::ToLocate,
+                    Err(error) => State::Done(Err(of_read(error))),
+                };
+            }
+            _ => {}
+        }
+    }
+
+    fn is_done(&self) -> bool {
+        self.places.iter().all(|place| matches!(place.state, State::Done(_)))
+    }
+
+    pub(crate) fn into_cancelled(self) -> Outcome {
+        let busy = || Err(FetchError::Partition(PartitionError::Busy));
+        let answer = |place: Place| {
+            let result = if let State::Done(result) = place.state { result } else { busy() };
+            Fetched { index: place.entry.index, result }
+        };
+        Outcome::Fetched { gather: self.gather, entries: self.places.into_iter().map(answer).collect() }
+    }
+}
+
+impl Partitions {
+    pub(crate) fn on_fetch(&mut self, now: Now, store: &mut Store, command: Fetch) {
+        let Fetch { gather, reader, version, bytes_max, wait, bytes_min, entries } = command;
+        self.unwatch(gather);
+        if let Reader::Follower(node) = reader {
+            self.note_follower(now, store, node, &entries);
+        }
+        let share = (RESPONSE_WINDOW / entries.len().max(1)).max(READY_MIN);
+        let place = |entry| Place { entry, state: State::ToLocate, locates: 0, first_batch: None, to_watch: None };
+        let places = entries.into_iter().map(place).collect();
+        let (bytes_left, window_left) = (bytes_max, RESPONSE_WINDOW);
+        let fetch = FetchOperation { gather, reader, version, wait, bytes_min, bytes_left, window_left, share, places };
+        let token = self.begin(Operation::Fetch(fetch), Some(gather));
+        self.advance_fetch(now, store, token);
+    }
+
+    /// A follower's fetch offset is its durable end (design 04, replication).
+    fn note_follower(&mut self, now: Now, store: &mut Store, node: base::NodeId, entries: &[FetchEntry]) {
+        for entry in entries {
+            let Ok((token, _)) = self.leading(entry.partition, entry.current_epoch) else { continue };
+            let Some(replica) = self.replica_mut(token) else { continue };
+            if let Some(end) = replica.others.get_mut(&node) {
+                *end = entry.offset;
+                self.advance(now, store, token);
+            }
+        }
+    }
+
+    pub(crate) fn advance_fetch(&mut self, now: Now, store: &mut Store, token: OperationToken) {
+        let Some(Operation::Fetch(mut fetch)) = self.take(token) else { return };
+        for number in 0..fetch.places.len() {
+            self.advance_place(now, store, token, &mut fetch, number);
+        }
+        if fetch.is_done() {
+            self.end(token, Some(fetch.gather));
+            self.answer_fetch(store, fetch);
+        } else {
+            self.put_back(token, Operation::Fetch(fetch));
+        }
+    }
+
+    fn advance_place(
+        &mut self,
+        now: Now,
+        store: &mut Store,
+        token: OperationToken,
+        fetch: &mut FetchOperation,
+        number: usize,
+    ) {
+        loop {
+            let place = &mut fetch.places[number];
+            match std::mem::replace(&mut place.state, State::ToLocate) {
+                State::Reading(answer, pieces) if pieces.is_gone() && pieces.is_complete() => answer.abandon(store),
+                State::Reading(answer, pieces) if pieces.is_complete() => match answer.finish(store, pieces) {
+                    Ok(records) => {
+                        place.state = State::Done(records);
+                        return;
+                    }
+                    // The first batch reaches beyond what was taken: once more, with its length known.
+                    Err(first_batch) => place.first_batch = Some(first_batch),
+                },
+                State::ToLocate => {}
+                other => {
+                    place.state = other;
+                    return;
+                }
+            }
+            place.locates += 1;
+            let state = if place.locates > LOCATES_MAX {
+                State::Done(Err(FetchError::Partition(PartitionError::Busy)))
+            } else {
+                self.locate_entry(now, store, token, fetch, number).unwrap_or_else(|error| State::Done(Err(error)))
+            };
+            fetch.places[number].state = state;
+        }
+    }
+
+    /// Kafka's order: epoch and leadership, the codec that the version can carry, divergence, the range.
+    fn locate_entry(
+        &mut self,
+        now: Now,
+        store: &mut Store,
+        token: OperationToken,
+        fetch: &mut FetchOperation,
+        number: usize,
+    ) -> Result<State, FetchError> {
+        let entry = fetch.places[number].entry.clone();
+        let (replica_token, replica) =
+            self.leading(entry.partition, entry.current_epoch).map_err(FetchError::Partition)?;
+        if fetch.version < ZSTD_SINCE && replica.is_zstd() {
+            return Err(FetchError::UnsupportedCompression);
+        }
+        let (log, upper) = (replica.log, bound(store, replica, fetch.reader));
+        let facts = FetchedRecords {
+            high_watermark: replica.high_watermark,
+            last_stable_offset: last_stable(store, replica),
+            log_start: store.log_start(log),
+            ..FetchedRecords::default()
+        };
+        let end = store.end_offset(log);
+        if let Some(epoch) = entry.last_fetched_epoch {
+            match continuity(store.epochs(log).starts(), end, epoch, entry.offset) {
+                Continuity::Unknown => return Err(FetchError::OutOfRange),
+                _ if entry.offset < facts.log_start => return Err(FetchError::OutOfRange),
+                Continuity::Diverges(epoch, end) => {
+                    return Ok(State::Done(Ok(FetchedRecords { diverging: Some((epoch, end)), ..facts })));
+                }
+                Continuity::Continues => {}
+            }
+        }
+        if entry.offset < facts.log_start || entry.offset > end {
+            return Err(FetchError::OutOfRange);
+        }
+        let watch = ToWatch {
+            replica: replica_token,
+            index: entry.index,
+            offset: entry.offset,
+            limit: entry.bytes_max,
+            bound: upper,
+            available: 0,
+            answered: 0,
+        };
+        fetch.places[number].to_watch = Some(watch);
+        let later = fetch.places[..number].iter().any(|place| place.to_watch.is_some_and(|watch| watch.answered > 0));
+        let limit = entry.bytes_max.min(fetch.bytes_left);
+        match store.locate(now, log, entry.offset, upper, limit as usize) {
+            Located::OutOfRange => Err(FetchError::OutOfRange),
+            Located::Nothing => Ok(State::Done(Ok(facts))),
+            Located::NeedsRead(plan) => {
+                self.read(store, plan, token, number, None);
+                Ok(State::Locating)
+            }
+            Located::Found(parts) => {
+                let available: usize = parts.iter().map(|part| part.len()).sum();
+                let share = fetch.share.min(fetch.window_left);
+                let none_fits = later && (available > limit as usize || share == 0);
+                let first_batch = fetch.places[number].first_batch;
+                let trimmed = trim(store, parts, if none_fits { None } else { Some(share) }, first_batch);
+                let ready: usize = trimmed.ready.iter().map(|part| part.len()).sum();
+                let rest = trimmed.rest.iter().map(|stretch| stretch.len()).sum::<usize>();
+                fetch.window_left = fetch.window_left.saturating_sub(ready);
+                let answered = u32::try_from(ready + rest).unwrap_or(u32::MAX);
+                fetch.bytes_left = fetch.bytes_left.saturating_sub(answered);
+                if let Some(watch) = &mut fetch.places[number].to_watch {
+                    watch.available = u32::try_from(available).unwrap_or(u32::MAX);
+                    watch.answered = answered;
+                }
+                let committed = fetch.reader == Reader::Consumer(Isolation::ReadCommitted);
+                let answer =
+                    Answer::new(self.options.core, entry.partition, log, facts, trimmed.rest, committed, entry.offset);
+                let pieces = Pieces::begin(self, store, token, number, trimmed.ready);
+                Ok(State::Reading(Box::new(answer), pieces))
+            }
+        }
+    }
+
+    /// Answers, and registers what waits (design 08, item 10: register, then check again).
+    fn answer_fetch(&mut self, store: &Store, fetch: FetchOperation) {
+        let FetchOperation { gather, reader, wait, bytes_min, places, .. } = fetch;
+        let (mut entries, mut to_watch) = (Vec::with_capacity(places.len()), Vec::new());
+        let (mut bytes, mut settled) = (0u32, false);
+        for place in places {
+            let State::Done(result) = place.state else { unreachable!("every place is done") };
+            match &result {
+                Ok(records) => {
+                    bytes = bytes.saturating_add(records.bytes);
+                    settled |= records.diverging.is_some();
+                    if let Some(watch) = place.to_watch {
+                        to_watch.push(ToWatch { answered: records.bytes, ..watch });
+                    }
+                }
+                Err(_) => settled = true,
+            }
+            entries.push(Fetched { index: place.entry.index, result });
+        }
+        self.answer(gather.core, Outcome::Fetched { gather, entries });
+        if wait && !settled && bytes < bytes_min {
+            self.watch(store, gather, reader, to_watch);
+        }
+    }
+}

@@ -1,0 +1,296 @@
+//! The partitions of one core: what comes in is given to whom it concerns, what goes out is collected here.
+
+use crate::operation::*;
+use crate::replica::Replica;
+use crate::watch::Watches;
+use base::{CoreId, LeaderEpoch, Monotonic, NodeId, Now, PartitionId, Slots, TimerToken, Wheel, Work};
+use handoff::{Command, GatherId, Internal, Outcome, PartitionError, UpCall};
+use nvme_log::{LogSlot, ReadPlan, ReadTicket, Store};
+use settings::BrokerSettings;
+use std::collections::{HashMap, VecDeque};
+use std::time::Duration;
+
+/// Timers looked at in one call.
+const TIMERS_A_TURN: usize = 256;
+
+#[derive(Clone, Debug)]
+pub struct Options {
+    pub node: NodeId,
+    pub core: CoreId,
+    /// The core that speaks to the link: answers to coordinators go there.
+    pub link_core: CoreId,
+    /// The most that one compressed batch may inflate to.
+    pub inflate_max: usize,
+}
+
+/// What the core carries away after a call.
+#[derive(Default)]
+pub struct Outputs {
+    pub outcomes: Vec<(CoreId, Outcome)>,
+    pub work: Vec<(JobId, Box<dyn Work>)>,
+    pub up_calls: Vec<UpCall>,
+}
+
+impl Outputs {
+    pub fn is_empty(&self) -> bool {
+        self.outcomes.is_empty() && self.work.is_empty() && self.up_calls.is_empty()
+    }
+}
+
+/// Who is to try again when the store has room.
+#[derive(Clone, Debug)]
+pub(crate) enum Stalled {
+    Appends(ReplicaToken),
+    Duty(Box<crate::duties::Duty>),
+    Removal(crate::duties::Removal),
+    LogStart(OperationToken),
+}
+
+pub struct Partitions {
+    pub(crate) options: Options,
+    pub(crate) broker: BrokerSettings,
+    pub(crate) replicas: Slots<Box<Replica>>,
+    pub(crate) by_id: HashMap<PartitionId, ReplicaToken>,
+    pub(crate) by_log: HashMap<LogSlot, ReplicaToken>,
+    pub(crate) operations: Slots<Option<Operation>>,
+    /// Operations that a Cancel ends.
+    pub(crate) by_gather: HashMap<GatherId, Vec<OperationToken>>,
+    pub(crate) watches: Watches,
+    pub(crate) readings: HashMap<ReadTicket, Reading>,
+    pub(crate) jobs: HashMap<JobId, JobOwner>,
+    pub(crate) next_job: u64,
+    pub(crate) wheel: Wheel<Timer>,
+    pub(crate) fired: Vec<Timer>,
+    pub(crate) stalled: VecDeque<Stalled>,
+    pub(crate) scratch: Vec<u8>,
+    pub(crate) image: u64,
+    pub(crate) stopped: bool,
+    pub(crate) out: Outputs,
+}
+
+impl Partitions {
+    pub fn new(now: Now, options: Options, broker: BrokerSettings) -> Partitions {
+        let mut wheel = Wheel::new(now.monotonic);
+        wheel.insert(now.monotonic + expiry_interval(&broker), Timer::ProducerExpiry);
+        Partitions {
+            options,
+            broker,
+            replicas: Slots::growable(),
+            by_id: HashMap::new(),
+            by_log: HashMap::new(),
+            operations: Slots::growable(),
+            by_gather: HashMap::new(),
+            watches: Watches::default(),
+            readings: HashMap::new(),
+            jobs: HashMap::new(),
+            next_job: 0,
+            wheel,
+            fired: Vec::new(),
+            stalled: VecDeque::new(),
+            scratch: Vec::new(),
+            image: 0,
+            stopped: false,
+            out: Outputs::default(),
+        }
+    }
+
+    pub fn on_command(&mut self, now: Now, store: &mut Store, command: Command) {
+        match command {
+            Command::Produce(produce) => self.on_produce(now, store, produce),
+            Command::Fetch(fetch) => self.on_fetch(now, store, fetch),
+            Command::ReadWindow(window) => self.on_read_window(store, window),
+            Command::Cancel(gather) => self.on_cancel(gather),
+            Command::ListOffsets(list) => self.on_list_offsets(now, store, list),
+            Command::EpochEnds(ends) => self.on_epoch_ends(store, ends),
+            Command::DeleteRecords(delete) => self.on_delete_records(store, delete),
+            Command::DescribeProducers(describe) => self.on_describe_producers(store, describe),
+            Command::DescribeLogs(describe) => self.on_describe_logs(store, describe),
+            Command::Internal(Internal::Append(append)) => self.on_internal_append(now, store, append),
+            Command::Internal(Internal::Read(read)) => self.on_internal_read(now, store, read),
+        }
+    }
+
+    /// A helper is done with a job.
+    pub fn on_work(&mut self, now: Now, store: &mut Store, id: JobId, work: Box<dyn Work>) {
+        match self.jobs.remove(&id) {
+            Some(JobOwner::Append { replica, number }) => self.on_batch_checked(now, store, replica, number, work),
+            Some(JobOwner::FindTime { operation, place }) => self.on_time_found(now, store, operation, place, work),
+            None => {}
+        }
+    }
+
+    /// Timers; nothing else happens by time alone.
+    pub fn on_time(&mut self, now: Now, store: &mut Store) {
+        let mut fired = std::mem::take(&mut self.fired);
+        self.wheel.expire(now.monotonic, TIMERS_A_TURN, &mut fired);
+        for timer in fired.drain(..) {
+            match timer {
+                Timer::Operation(token) => self.on_deadline(now, store, token),
+                Timer::Resume(token) => self.resume(now, store, token),
+                Timer::ProducerExpiry => self.expire_producers(now, store),
+            }
+        }
+        self.fired = fired;
+    }
+
+    /// When `on_time` has something to do.
+    pub fn next_deadline(&self) -> Option<Monotonic> {
+        self.wheel.next_deadline()
+    }
+
+    /// Takes everything there is to carry away, news to waiting fetches among it. Called after each batch of inputs.
+    pub fn take_outputs(&mut self) -> Outputs {
+        self.tell_news();
+        std::mem::take(&mut self.out)
+    }
+
+    /// The broker's settings changed: every topic's are resolved anew with the next duties; timers follow at once.
+    pub fn set_broker_settings(&mut self, broker: BrokerSettings) {
+        self.broker = broker;
+    }
+
+    /// Commands that have no outcome yet.
+    pub fn pending(&self) -> usize {
+        self.operations.len()
+    }
+
+    /// Fetches that wait for news.
+    pub fn waiting_fetches(&self) -> usize {
+        self.watches.len()
+    }
+
+    fn on_deadline(&mut self, now: Now, store: &mut Store, token: OperationToken) {
+        match self.operations.get(token.0).and_then(Option::as_ref) {
+            Some(Operation::Produce(_)) => self.on_produce_deadline(store, token),
+            Some(Operation::Delete(_)) => self.on_delete_deadline(token),
+            Some(Operation::InternalAppend(_)) => self.on_internal_deadline(token),
+            _ => {}
+        }
+        let _ = now;
+    }
+
+    pub(crate) fn resume(&mut self, now: Now, store: &mut Store, token: OperationToken) {
+        match self.operations.get(token.0).and_then(Option::as_ref) {
+            Some(Operation::Fetch(_)) => self.advance_fetch(now, store, token),
+            Some(Operation::Window(_)) => self.advance_window(token),
+            Some(Operation::List(_)) => self.advance_list(now, store, token),
+            Some(Operation::InternalRead(_)) => self.advance_internal_read(now, store, token),
+            _ => {}
+        }
+    }
+
+    fn expire_producers(&mut self, now: Now, store: &mut Store) {
+        let age = i64::from(self.broker.typed().producer_id_expiration_ms);
+        // Kafka forgets a producer that is exactly as old as the limit, the store one that is older than it is told.
+        let before = base::WallMillis(now.wall.0.saturating_sub(age).saturating_add(1));
+        for (_, replica) in self.replicas.iter() {
+            store.expire_producers(replica.log, before);
+        }
+        self.wheel.insert(now.monotonic + expiry_interval(&self.broker), Timer::ProducerExpiry);
+    }
+
+    pub(crate) fn replica(&self, token: ReplicaToken) -> Option<&Replica> {
+        self.replicas.get(token.0).map(|replica| &**replica)
+    }
+
+    pub(crate) fn replica_mut(&mut self, token: ReplicaToken) -> Option<&mut Replica> {
+        self.replicas.get_mut(token.0).map(|replica| &mut **replica)
+    }
+
+    /// The partition, where it is served here under the epoch that the client believes in (Kafka's order of checks).
+    pub(crate) fn leading(
+        &self,
+        partition: PartitionId,
+        current_epoch: Option<LeaderEpoch>,
+    ) -> Result<(ReplicaToken, &Replica), PartitionError> {
+        let token = *self.by_id.get(&partition).ok_or(PartitionError::Unknown)?;
+        let replica = self.replica(token).ok_or(PartitionError::Unknown)?;
+        if replica.failed || self.stopped {
+            return Err(PartitionError::Storage);
+        }
+        match current_epoch {
+            Some(epoch) if epoch < replica.standing.epoch() => return Err(PartitionError::FencedEpoch),
+            Some(epoch) if epoch > replica.standing.epoch() => return Err(PartitionError::UnknownEpoch),
+            _ => {}
+        }
+        if replica.is_leader() { Ok((token, replica)) } else { Err(PartitionError::NotLeader) }
+    }
+
+    pub(crate) fn begin(&mut self, operation: Operation, gather: Option<GatherId>) -> OperationToken {
+        let Ok(token) = self.operations.insert(Some(operation)) else { unreachable!("the slots grow") };
+        let token = OperationToken(token);
+        if let Some(gather) = gather {
+            self.by_gather.entry(gather).or_default().push(token);
+        }
+        token
+    }
+
+    /// The operation leaves all lists; what still comes for it finds nothing.
+    pub(crate) fn end(&mut self, token: OperationToken, gather: Option<GatherId>) {
+        self.operations.remove(token.0);
+        if let Some(gather) = gather
+            && let Some(tokens) = self.by_gather.get_mut(&gather)
+        {
+            tokens.retain(|other| *other != token);
+            if tokens.is_empty() {
+                self.by_gather.remove(&gather);
+            }
+        }
+    }
+
+    /// Takes an operation out of its slot, so that it can be worked on beside everything else.
+    pub(crate) fn take(&mut self, token: OperationToken) -> Option<Operation> {
+        self.operations.get_mut(token.0)?.take()
+    }
+
+    pub(crate) fn put_back(&mut self, token: OperationToken, operation: Operation) {
+        let slot = self.operations.get_mut(token.0).expect("it was taken from there");
+        assert!(slot.is_none(), "an operation is worked on once at a time");
+        *slot = Some(operation);
+    }
+
+    pub(crate) fn answer(&mut self, to: CoreId, outcome: Outcome) {
+        self.out.outcomes.push((to, outcome));
+    }
+
+    pub(crate) fn arm(&mut self, deadline: Monotonic, token: OperationToken) -> TimerToken {
+        self.wheel.insert(deadline, Timer::Operation(token))
+    }
+
+    pub(crate) fn read(
+        &mut self,
+        store: &mut Store,
+        plan: impl Into<ReadPlan>,
+        operation: OperationToken,
+        place: usize,
+        piece: Option<usize>,
+    ) {
+        let ticket = store.read(plan);
+        self.readings.insert(ticket, Reading { operation, place, piece });
+    }
+
+    pub(crate) fn send_work(&mut self, owner: JobOwner, work: Box<dyn Work>) -> JobId {
+        let id = JobId(self.next_job);
+        self.next_job += 1;
+        self.jobs.insert(id, owner);
+        self.out.work.push((id, work));
+        id
+    }
+
+    fn on_cancel(&mut self, gather: GatherId) {
+        self.unwatch(gather);
+        for token in self.by_gather.remove(&gather).unwrap_or_default() {
+            // The asker counts one outcome a command, also of a command that it cancelled.
+            match self.operations.remove(token.0).flatten() {
+                Some(Operation::Fetch(fetch)) => self.answer(gather.core, fetch.into_cancelled()),
+                Some(Operation::Window(window)) => self.answer(gather.core, window.into_cancelled()),
+                Some(Operation::List(list)) => self.answer(gather.core, list.into_cancelled()),
+                _ => unreachable!("only reads are cancelled"),
+            }
+        }
+    }
+}
+
+fn expiry_interval(broker: &BrokerSettings) -> Duration {
+    Duration::from_millis(broker.typed().producer_id_expiration_check_interval_ms.max(1).unsigned_abs().into())
+}

@@ -1,0 +1,393 @@
+//! Fetch against a real store: bounds, epochs, windows, waiters; and the lookups by offset, time and epoch.
+
+mod common;
+
+use base::*;
+use batch::{Batches, Codec};
+use common::*;
+use handoff::*;
+use nvme_log::StoreOptions;
+use pollux_partition::{Duty, Removal};
+use std::time::Duration;
+
+const P: fn(u128) -> PartitionId = partition;
+
+/// Caches so small that almost everything comes from the device.
+fn tight() -> StoreOptions {
+    StoreOptions { tail_cache: 64 << 10, read_cache: 0, index_cache: 1 << 10, ..store_options() }
+}
+
+fn tight_node(seed: u64) -> Node {
+    let (disk, mut now) = (new_disk(96, seed), START);
+    format(&disk, &mut now);
+    Node::open(&disk, seed, now, &broker(&[]), tight())
+}
+
+#[test]
+fn a_backlog_comes_from_the_device_in_windows() {
+    let mut node = tight_node(1);
+    node.lead(P(1), 0, &[]);
+    let (mut expected, mut base) = (Vec::new(), 0);
+    for number in 0..400usize {
+        let size = [300, 9000, 40, 3000, 150_000, 700][number % 6];
+        let bytes = batch(1 + number % 3, size);
+        if number % 100 == 99 {
+            node.produce(Acks::All, P(1), bytes.clone()).expect("appended");
+        } else {
+            node.produce_async(Acks::None, P(1), bytes.clone());
+        }
+        expected.extend(stamped(&bytes, base, 0));
+        base += 1 + number as i64 % 3;
+        node.turn();
+    }
+    node.turns(200);
+    node.outcomes.clear();
+    for limit in [1, 30_000, 1 << 20, 20 << 20] {
+        assert!(node.consume(P(1), 0, limit) == expected, "with a limit of {limit}");
+    }
+    let records = node.fetch(P(1), 300, 4 << 20).expect("it can be fetched");
+    let ready: usize = records.ready.iter().map(|piece| piece.len()).sum();
+    assert!(ready <= 256 << 10, "a window is ready, {ready} bytes are");
+    assert!(!records.rest.is_empty() && records.bytes > 1 << 19);
+    let in_crumbs = node.whole(records, 7000);
+    assert!(
+        expected
+            .windows(in_crumbs.len())
+            
+            .any(|window| window[..100] == in_crumbs[..100] && window == in_crumbs)
+    );
+    assert_eq!(node.partitions.pending(), 0);
+}
+
+#[test]
+fn bounds_epochs_and_ranges() {
+    let mut node = Node::new(64, 2);
+    node.lead(P(1), 2, &[]);
+    node.produce(Acks::All, P(1), batch(10, 10)).expect("appended");
+    node.lead(P(1), 5, &[]);
+    node.produce(Acks::All, P(1), batch(10, 10)).expect("appended");
+    let ask = |node: &mut Node, offset: i64, current: Option<i32>, last: Option<i32>| {
+        let mut one = entry(P(1), offset, 1 << 20);
+        one.current_epoch = current.map(LeaderEpoch);
+        one.last_fetched_epoch = last.map(LeaderEpoch);
+        let command = node.fetch_command(vec![one], false);
+        let gather = command.gather;
+        node.send(Command::Fetch(command));
+        node.fetched(gather).remove(0).result
+    };
+    let partition_error = |error| Err(FetchError::Partition(error));
+    let kind =
+        |result: Result<FetchedRecords, FetchError>| result.map(|records| (records.diverging, records.bytes > 0));
+    assert_eq!(kind(ask(&mut node, 0, Some(4), None)), partition_error(PartitionError::FencedEpoch));
+    assert_eq!(kind(ask(&mut node, 0, Some(6), None)), partition_error(PartitionError::UnknownEpoch));
+    assert_eq!(kind(ask(&mut node, 0, Some(5), None)), Ok((None, true)));
+    assert_eq!(kind(ask(&mut node, 20, None, None)), Ok((None, false)));
+    assert_eq!(kind(ask(&mut node, 21, None, None)), Err(FetchError::OutOfRange));
+    assert_eq!(kind(ask(&mut node, 10, Some(5), Some(2))), Ok((None, true)));
+    assert_eq!(kind(ask(&mut node, 12, Some(5), Some(2))), Ok((Some((LeaderEpoch(2), Offset(10))), false)));
+    assert_eq!(kind(ask(&mut node, 12, Some(5), Some(4))), Ok((Some((LeaderEpoch(2), Offset(10))), false)));
+    assert_eq!(kind(ask(&mut node, 12, Some(5), Some(9))), Err(FetchError::OutOfRange));
+    assert_eq!(kind(node.fetch(P(7), 0, 1)), partition_error(PartitionError::Unknown));
+    let records = node.fetch(P(1), 13, 1 << 20).expect("it can be fetched");
+    assert_eq!(
+        (records.high_watermark, records.last_stable_offset, records.log_start),
+        (Offset(20), Offset(20), Offset(0))
+    );
+    let bytes = node.whole(records, 1 << 20);
+    let first = Batches::new(&bytes).next().expect("a batch").expect("a good one");
+    assert_eq!(first.base_offset(), Offset(10), "the batch that contains the offset");
+    // What is not durable is not shown.
+    node.produce_async(Acks::None, P(1), batch(1, 10));
+    assert_eq!(node.fetch(P(1), 20, 1 << 20).map(|records| records.bytes), Ok(0));
+
+    let ends = vec![(0, None), (2, None), (3, None), (5, None), (6, None), (5, Some(4))];
+    let entries = ends.into_iter().enumerate().map(|(index, (epoch, current))| EpochEndsEntry {
+        index: EntryIndex(index as u32),
+        partition: P(1),
+        current_epoch: current.map(LeaderEpoch),
+        epoch: LeaderEpoch(epoch),
+    });
+    let command = EpochEnds { gather: node.gather(), entries: entries.collect() };
+    node.send(Command::EpochEnds(command));
+    let ends = node.wait("epochs", |outcome| matches!(outcome, Outcome::EpochEnds { .. }), |outcome| outcome);
+    let Outcome::EpochEnds { entries, .. } = ends else { unreachable!() };
+    let pairs: Vec<_> = entries
+        .into_iter()
+        .map(|(_, end)| end.map(|end| (end.epoch.map(|epoch| epoch.0), end.end.map(|end| end.0))))
+        .collect();
+    assert_eq!(
+        pairs,
+        [
+            Ok((Some(0), Some(0))),
+            Ok((Some(2), Some(10))),
+            Ok((Some(2), Some(10))),
+            Ok((Some(5), Some(21))),
+            Ok((None, None)),
+            Err(PartitionError::FencedEpoch)
+        ]
+    );
+}
+
+#[test]
+fn a_zstd_topic_needs_version_ten() {
+    let mut node = Node::new(64, 3);
+    node.lead(P(1), 0, &[("compression.type", "zstd")]);
+    let mut command = node.fetch_command(vec![entry(P(1), 0, 100)], true);
+    command.version = 9;
+    let gather = command.gather;
+    node.send(Command::Fetch(command));
+    assert!(matches!(node.fetched(gather)[0].result, Err(FetchError::UnsupportedCompression)));
+    assert_eq!(node.partitions.waiting_fetches(), 0);
+}
+
+fn news(node: &mut Node, gather: GatherId) -> Vec<FetchNews> {
+    node.wait(
+        "news",
+        |outcome| matches!(outcome, Outcome::FetchNews { gather: its, .. } if *its == gather),
+        |outcome| match outcome {
+            Outcome::FetchNews { entries, .. } => entries,
+            other => panic!("{other:?}"),
+        },
+    )
+}
+
+fn wait_at(node: &mut Node, entries: Vec<FetchEntry>, bytes_min: u32) -> GatherId {
+    let mut command = node.fetch_command(entries, true);
+    command.bytes_min = bytes_min;
+    let gather = command.gather;
+    node.send(Command::Fetch(command));
+    node.fetched(gather);
+    gather
+}
+
+#[test]
+fn waiters_hear_of_news_once_and_leave_all_lists() {
+    let mut node = Node::new(64, 4);
+    for number in 1..=3 {
+        node.lead(P(number), 0, &[]);
+    }
+    let both = |offset| {
+        let mut entries = vec![entry(P(1), offset, 1 << 20), entry(P(2), offset, 1 << 20)];
+        entries[1].index = EntryIndex(1);
+        entries
+    };
+    let first = wait_at(&mut node, both(0), 1);
+    let second = wait_at(&mut node, both(0), 1);
+    let third = wait_at(&mut node, vec![entry(P(3), 0, 10), entry(P(3), 0, 10)], 1);
+    assert_eq!(node.partitions.waiting_fetches(), 3);
+    node.turns(30);
+    assert!(node.outcomes.is_empty(), "nothing happens, nothing is told");
+    let bytes = batch(3, 100);
+    node.produce(Acks::All, P(2), bytes.clone()).expect("appended");
+    for gather in [first, second] {
+        let told = news(&mut node, gather);
+        assert_eq!(told, [FetchNews { index: EntryIndex(1), readable: bytes.len() as u32, urgent: false }]);
+    }
+    node.produce(Acks::All, P(2), bytes.clone()).expect("appended");
+    node.turns(5);
+    assert!(node.outcomes.is_empty(), "one piece of news is out until the fetch comes again");
+    node.produce(Acks::All, P(1), bytes.clone()).expect("appended");
+    assert_eq!(news(&mut node, second)[0].index, EntryIndex(0));
+    node.send(Command::Cancel(first));
+    node.send(Command::Cancel(third));
+    assert_eq!(node.partitions.waiting_fetches(), 1);
+    node.outcomes.clear();
+    node.produce(Acks::All, P(3), bytes.clone()).expect("appended");
+    node.turns(5);
+    assert!(node.outcomes.is_empty());
+    // With data there is nobody to wait, and a fetch takes the place of the one before it.
+    let mut again = node.fetch_command(both(0), true);
+    again.gather = second;
+    node.send(Command::Fetch(again));
+    assert!(node.fetched(second).iter().all(|fetched| fetched.result.as_ref().is_ok_and(|records| records.bytes > 0)));
+    assert_eq!(node.partitions.waiting_fetches(), 0);
+}
+
+#[test]
+fn a_fetch_with_too_little_waits_for_more() {
+    let mut node = Node::new(64, 5);
+    node.lead(P(1), 0, &[]);
+    let bytes = batch(1, 1000);
+    let length = bytes.len() as u32;
+    node.produce(Acks::All, P(1), bytes.clone()).expect("appended");
+    let gather = wait_at(&mut node, vec![entry(P(1), 0, 5000)], 3000);
+    assert_eq!(node.partitions.waiting_fetches(), 1);
+    node.produce(Acks::All, P(1), bytes.clone()).expect("appended");
+    assert_eq!(news(&mut node, gather)[0].readable, 2 * length);
+    let gather = wait_at(&mut node, vec![entry(P(1), 0, 5000)], 3000);
+    node.produce(Acks::All, P(1), batch(10, 1000)).expect("appended");
+    assert_eq!(news(&mut node, gather)[0].readable, 5000, "up to the entry's limit");
+    // More than a window lies in memory: the answer brings less than is there, and says so at once.
+    for _ in 0..40 {
+        node.produce(Acks::All, P(1), batch(1, 15_000)).expect("appended");
+    }
+    let gather = wait_at(&mut node, vec![entry(P(1), 2, 1 << 20)], 400_000);
+    assert!(news(&mut node, gather)[0].readable >= 400_000);
+}
+
+#[test]
+fn a_waiting_fetch_hears_of_leadership_deletion_and_the_logs_start() {
+    let mut node = Node::new(64, 6);
+    for number in 1..=3 {
+        node.lead(P(number), 0, &[]);
+    }
+    node.produce(Acks::All, P(3), batch(5, 10)).expect("appended");
+    let moved = wait_at(&mut node, vec![entry(P(1), 0, 10)], 1);
+    let removed = wait_at(&mut node, vec![entry(P(2), 0, 10)], 1);
+    let passed = wait_at(&mut node, vec![entry(P(3), 3, 10)], 100_000);
+    node.apply(Duty { leader: Some(NodeId(9)), ..duty(P(1), 1, &[]) }).expect("it follows");
+    assert!(news(&mut node, moved)[0].urgent);
+    let removal = Removal { partition: P(2), removed_at: 9 };
+    assert!(node.partitions.remove(&mut node.store, removal).is_err(), "the removal is older than the partition");
+    node.partitions.remove(&mut node.store, Removal { removed_at: 11, ..removal }).expect("removed");
+    assert!(news(&mut node, removed)[0].urgent);
+    assert_eq!(delete(&mut node, P(3), Some(5)), Ok(Offset(5)));
+    assert!(news(&mut node, passed)[0].urgent);
+    assert_eq!(node.fetch(P(3), 3, 10).map(|records| records.bytes), Err(FetchError::OutOfRange));
+    for gather in [moved, removed, passed] {
+        node.send(Command::Cancel(gather));
+    }
+    assert_eq!(node.partitions.waiting_fetches(), 0);
+}
+
+fn delete(node: &mut Node, partition: PartitionId, before: Option<i64>) -> Result<Offset, DeleteRecordsError> {
+    let command = DeleteRecords {
+        gather: node.gather(),
+        deadline: node.now.monotonic + Duration::from_secs(5),
+        entries: vec![DeleteRecordsEntry { index: EntryIndex(0), partition, before: before.map(Offset) }],
+    };
+    node.send(Command::DeleteRecords(command));
+    let done = node.wait("deletion", |outcome| matches!(outcome, Outcome::RecordsDeleted { .. }), |outcome| outcome);
+    let Outcome::RecordsDeleted { mut entries, .. } = done else { unreachable!() };
+    entries.remove(0).1
+}
+
+#[test]
+fn records_are_deleted_up_to_the_watermark() {
+    let mut node = Node::new(64, 7);
+    node.lead(P(1), 0, &[]);
+    node.lead(P(2), 0, &[("cleanup.policy", "compact")]);
+    node.produce(Acks::All, P(1), batch(10, 10)).expect("appended");
+    assert_eq!(delete(&mut node, P(2), Some(0)), Err(DeleteRecordsError::PolicyViolation));
+    assert_eq!(delete(&mut node, P(1), Some(11)), Err(DeleteRecordsError::OutOfRange));
+    assert_eq!(delete(&mut node, P(1), Some(4)), Ok(Offset(4)));
+    assert_eq!(delete(&mut node, P(1), Some(2)), Ok(Offset(4)));
+    assert_eq!(delete(&mut node, P(1), None), Ok(Offset(10)));
+    assert_eq!(delete(&mut node, P(8), None), Err(DeleteRecordsError::Partition(PartitionError::Unknown)));
+    assert_eq!(list(&mut node, P(1), OffsetQuery::Earliest).map(|found| found.offset), Ok(Some(Offset(10))));
+}
+
+fn list(node: &mut Node, partition: PartitionId, query: OffsetQuery) -> Result<ListedOffset, ListOffsetsError> {
+    list_as(node, partition, query, Reader::Consumer(Isolation::ReadUncommitted), 11)
+}
+
+fn list_as(
+    node: &mut Node,
+    partition: PartitionId,
+    query: OffsetQuery,
+    reader: Reader,
+    version: i16,
+) -> Result<ListedOffset, ListOffsetsError> {
+    let entries = vec![ListOffsetsEntry { index: EntryIndex(0), partition, current_epoch: None, query }];
+    let gather = node.gather();
+    node.send(Command::ListOffsets(ListOffsets { gather, reader, version, entries }));
+    let listed = node.wait("offsets", |outcome| matches!(outcome, Outcome::OffsetsListed { .. }), |outcome| outcome);
+    let Outcome::OffsetsListed { mut entries, .. } = listed else { unreachable!() };
+    assert_eq!(entries.len(), 1);
+    entries.remove(0).1
+}
+
+fn found(result: Result<ListedOffset, ListOffsetsError>) -> Result<(i64, i64), ListOffsetsError> {
+    result.map(|found| (found.offset.map_or(-1, |offset| offset.0), found.timestamp.unwrap_or(-1)))
+}
+
+#[test]
+fn offsets_by_special_values_and_times() {
+    let mut node = Node::new(64, 8);
+    node.lead(P(1), 4, &[]);
+    let empty =
+        [OffsetQuery::MaxTimestamp, OffsetQuery::At(0), OffsetQuery::LatestTiered, OffsetQuery::EarliestPendingUpload];
+    for query in empty {
+        assert_eq!(found(list(&mut node, P(1), query)), Ok((-1, -1)), "{query:?}");
+    }
+    // The batches of design 07, one compressed; times go backwards.
+    for (codec, times) in [(Codec::None, [5, 9]), (Codec::Gzip, [1, 2]), (Codec::Zstd, [7, 8])] {
+        let mut builder = batch::BatchBuilder::new();
+        builder.compression(codec.into());
+        for time in times {
+            builder.append(WallMillis(time), None, Some(b"v"), &[]);
+        }
+        node.produce(Acks::All, P(1), builder.build()).expect("appended");
+    }
+    for (time, expected) in [(3, (0, 5)), (6, (1, 9)), (8, (1, 9)), (9, (1, 9)), (10, (-1, -1)), (0, (0, 5))] {
+        assert_eq!(found(list(&mut node, P(1), OffsetQuery::At(time))), Ok(expected), "time {time}");
+    }
+    assert_eq!(found(list(&mut node, P(1), OffsetQuery::MaxTimestamp)), Ok((1, 9)));
+    let latest = list(&mut node, P(1), OffsetQuery::Latest).expect("known");
+    assert_eq!(latest, ListedOffset { offset: Some(Offset(6)), timestamp: None, epoch: Some(LeaderEpoch(4)) });
+    let earliest = ListedOffset { offset: Some(Offset(0)), timestamp: None, epoch: Some(LeaderEpoch(4)) };
+    assert_eq!(list(&mut node, P(1), OffsetQuery::Earliest), Ok(earliest));
+    assert_eq!(list(&mut node, P(1), OffsetQuery::EarliestLocal), Ok(earliest));
+    assert_eq!(delete(&mut node, P(1), Some(2)), Ok(Offset(2)));
+    for (time, expected) in [(0, (2, 1)), (2, (3, 2)), (3, (4, 7)), (8, (5, 8)), (9, (-1, -1))] {
+        assert_eq!(found(list(&mut node, P(1), OffsetQuery::At(time))), Ok(expected), "time {time} after a deletion");
+    }
+    let unsupported = |query, version| (query, version, Err(ListOffsetsError::UnsupportedVersion));
+    for (query, version, expected) in [
+        unsupported(OffsetQuery::MaxTimestamp, 6),
+        unsupported(OffsetQuery::EarliestLocal, 7),
+        unsupported(OffsetQuery::LatestTiered, 8),
+        unsupported(OffsetQuery::EarliestPendingUpload, 10),
+        unsupported(OffsetQuery::At(-7), 11),
+    ] {
+        let reader = Reader::Consumer(Isolation::ReadUncommitted);
+        assert_eq!(list_as(&mut node, P(1), query, reader, version), expected);
+    }
+    // What is not committed is not named, but to who debugs.
+    node.produce_async(Acks::None, P(1), builder(1, 10, 100).build());
+    assert_eq!(found(list(&mut node, P(1), OffsetQuery::At(50))), Ok((-1, -1)));
+}
+
+#[test]
+fn times_are_found_on_the_device_in_every_codec() {
+    for codec in Codec::ALL {
+        let mut node = tight_node(9);
+        node.lead(P(1), 0, &[("message.timestamp.before.max.ms", "9223372036854775807")]);
+        for number in 0..300i64 {
+            let bytes = builder(10, 1000, 1000 * number).compression(codec.into()).build();
+            node.produce_async(Acks::None, P(1), bytes);
+            node.turn();
+        }
+        node.turns(300);
+        node.outcomes.clear();
+        for number in [0, 1, 7, 150, 298, 299] {
+            let at = OffsetQuery::At(1000 * number + 4);
+            assert_eq!(found(list(&mut node, P(1), at)), Ok((10 * number + 4, 1000 * number + 4)), "{codec:?}");
+            let at = OffsetQuery::At(1000 * number + 500);
+            let next = if number == 299 { (-1, -1) } else { (10 * number + 10, 1000 * number + 1000) };
+            assert_eq!(found(list(&mut node, P(1), at)), Ok(next));
+        }
+        assert_eq!(found(list(&mut node, P(1), OffsetQuery::MaxTimestamp)), Ok((2999, 299_009)));
+    }
+}
+
+#[test]
+fn a_cancelled_fetch_that_reads_is_answered_all_the_same() {
+    let mut node = tight_node(10);
+    node.lead(P(1), 0, &[]);
+    for _ in 0..200 {
+        node.produce_async(Acks::None, P(1), batch(10, 1000));
+        node.turn();
+    }
+    node.turns(200);
+    node.outcomes.clear();
+    let command = node.fetch_command(vec![entry(P(1), 3, 1 << 20)], true);
+    let gather = command.gather;
+    node.send(Command::Fetch(command));
+    assert!(node.outcomes.is_empty(), "it reads");
+    node.send(Command::Cancel(gather));
+    assert!(matches!(node.fetched(gather)[0].result, Err(FetchError::Partition(PartitionError::Busy))));
+    assert_eq!(node.partitions.pending(), 0);
+    node.turns(20);
+    assert!(node.outcomes.is_empty());
+}
