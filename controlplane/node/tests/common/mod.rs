@@ -143,7 +143,8 @@ impl World {
     /// Lets disk and dataplane do what they were asked, until nothing is left.
     pub fn settle(&mut self) {
         loop {
-            if let Some(work) = self.disk_work.pop_front().filter(|_| !self.disk_stalls) {
+            let work = if self.disk_stalls { None } else { self.disk_work.pop_front() };
+            if let Some(work) = work {
                 let event = self.disk.run(work);
                 self.event(event);
             } else if let Some(up) = self.plane.as_mut().and_then(Plane::work) {
