@@ -21,7 +21,8 @@ pub enum Command {
     Fetch(Fetch),
     /// More bytes of an answer whose descriptors the session holds, as the socket drains.
     ReadWindow(ReadWindow),
-    /// The gather slot is done or gone: its waiters and reads leave all lists at once. Has no outcome.
+    /// The gather slot waits no more, is done or gone: its waiters leave all lists at once. Has no outcome itself; a
+    /// command of it that is under way still has its own.
     Cancel(GatherId),
     ListOffsets(ListOffsets),
     EpochEnds(EpochEnds),
@@ -84,7 +85,8 @@ pub struct Fetch {
     /// The whole response's limit; every core answers up to it, the gather slot cuts.
     pub bytes_max: u32,
     /// With `true`, and where no entry was refused or parts from the log and this core's bytes stay below `bytes_min`,
-    /// every entry waits and tells news by `Outcome::FetchNews`: once, until `Cancel` or the gather's next Fetch.
+    /// every entry waits and tells of growth by `Outcome::FetchNews`, until this core alone has told of `bytes_min`, or
+    /// of something urgent; `Cancel` and the gather's next Fetch end it.
     pub wait: bool,
     /// The whole request's `fetch.min.bytes`: a core that reaches it alone needs no waiters, and no `Cancel` after.
     pub bytes_min: u32,

@@ -32,7 +32,7 @@ impl Partitions {
             waiting_in: Vec::new(),
             timer: None,
         };
-        let token = self.begin(Operation::Delete(operation), None);
+        let token = self.begin(Operation::Delete(operation));
         self.delete_entries(store, token, entries);
         if self.operations.contains(token.0) {
             let timer = self.arm(deadline, token);
@@ -123,7 +123,7 @@ impl Partitions {
 
     fn answer_delete(&mut self, token: OperationToken) {
         let Some(Operation::Delete(delete)) = self.take(token) else { return };
-        self.end(token, None);
+        self.end(token);
         if let Some(timer) = delete.timer {
             self.wheel.cancel(timer);
         }

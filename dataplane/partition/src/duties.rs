@@ -89,7 +89,7 @@ impl Partitions {
         {
             return Err(DutyError::Old);
         }
-        let overrides = duty.config.iter().cloned().collect();
+        let overrides: BTreeMap<String, String> = duty.config.iter().cloned().collect();
         let (settings, refused) = match TopicSettings::resolve(&overrides, &self.broker) {
             Ok(settings) => (settings, None),
             Err(error) => {
@@ -108,7 +108,7 @@ impl Partitions {
                 Err(_) => return Err(DutyError::Stopped),
             },
         };
-        self.adopt(store, token, &duty, settings);
+        self.adopt(store, token, &duty, overrides, settings);
         self.take_part(now, store, token, duty)?;
         refused.map_or(Ok(()), |error| Err(DutyError::Settings(error)))
     }
@@ -135,10 +135,18 @@ impl Partitions {
     }
 
     /// Everything but the leadership.
-    fn adopt(&mut self, store: &mut Store, token: ReplicaToken, duty: &Duty, settings: TopicSettings) {
+    fn adopt(
+        &mut self,
+        store: &mut Store,
+        token: ReplicaToken,
+        duty: &Duty,
+        overrides: BTreeMap<String, String>,
+        settings: TopicSettings,
+    ) {
         let (image, node, inflate_max) = (self.image, self.options.node, self.options.inflate_max);
         let Some(replica) = self.replica_mut(token) else { return };
         replica.image = image;
+        replica.overrides = overrides;
         replica.partition_epoch = duty.partition_epoch;
         replica.replicas = duty.replicas.len();
         replica.isr = duty.isr.clone();
@@ -246,6 +254,7 @@ fn new_replica(store: &Store, log: LogSlot, duty: &Duty, settings: TopicSettings
         isr: Vec::new(),
         others: BTreeMap::new(),
         rules: produce_rules(&settings, inflate_max),
+        overrides: BTreeMap::new(),
         settings,
         high_watermark: store.high_watermark_hint(log).max(store.log_start(log)),
         last_append_time: WallMillis(0),

@@ -33,7 +33,11 @@ pub(crate) struct FetchOperation {
     /// What of it may be in memory.
     window_left: usize,
     share: usize,
+    /// The first entry that has bytes: of those behind it, a first batch that does not fit is left out.
+    first_with_bytes: Option<usize>,
     places: Vec<Place>,
+    /// Places that are not done.
+    left: usize,
 }
 
 #[derive(Debug)]
@@ -71,17 +75,8 @@ impl FetchOperation {
         }
     }
 
-    fn is_done(&self) -> bool {
-        self.places.iter().all(|place| matches!(place.state, State::Done(_)))
-    }
-
-    pub(crate) fn into_cancelled(self) -> Outcome {
-        let busy = || Err(FetchError::Partition(PartitionError::Busy));
-        let answer = |place: Place| {
-            let result = if let State::Done(result) = place.state { result } else { busy() };
-            Fetched { index: place.entry.index, result }
-        };
-        Outcome::Fetched { gather: self.gather, entries: self.places.into_iter().map(answer).collect() }
+    pub(crate) fn wait_for_nothing(&mut self) {
+        self.wait = false;
     }
 }
 
@@ -94,11 +89,24 @@ impl Partitions {
         }
         let share = (RESPONSE_WINDOW / entries.len().max(1)).max(READY_MIN);
         let place = |entry| Place { entry, state: State::ToLocate, locates: 0, first_batch: None, to_watch: None };
+        let count = entries.len();
         let places = entries.into_iter().map(place).collect();
-        let (bytes_left, window_left) = (bytes_max, RESPONSE_WINDOW);
-        let fetch = FetchOperation { gather, reader, version, wait, bytes_min, bytes_left, window_left, share, places };
-        let token = self.begin(Operation::Fetch(fetch), Some(gather));
-        self.advance_fetch(now, store, token);
+        let fetch = FetchOperation {
+            gather,
+            reader,
+            version,
+            wait,
+            bytes_min,
+            bytes_left: bytes_max,
+            window_left: RESPONSE_WINDOW,
+            share,
+            first_with_bytes: None,
+            places,
+            left: count,
+        };
+        let token = self.begin(Operation::Fetch(fetch));
+        self.fetching.insert(gather, token);
+        self.advance_fetch(now, store, token, 0..count);
     }
 
     /// A follower's fetch offset is its durable end (design 04, replication).
@@ -113,13 +121,21 @@ impl Partitions {
         }
     }
 
-    pub(crate) fn advance_fetch(&mut self, now: Now, store: &mut Store, token: OperationToken) {
+    /// Goes on with some of a fetch's entries.
+    pub(crate) fn advance_fetch(
+        &mut self,
+        now: Now,
+        store: &mut Store,
+        token: OperationToken,
+        places: std::ops::Range<usize>,
+    ) {
         let Some(Operation::Fetch(mut fetch)) = self.take(token) else { return };
-        for number in 0..fetch.places.len() {
+        for number in places {
             self.advance_place(now, store, token, &mut fetch, number);
+            fetch.left -= usize::from(matches!(fetch.places[number].state, State::Done(_)));
         }
-        if fetch.is_done() {
-            self.end(token, Some(fetch.gather));
+        if fetch.left == 0 {
+            self.end(token);
             self.answer_fetch(store, fetch);
         } else {
             self.put_back(token, Operation::Fetch(fetch));
@@ -208,7 +224,7 @@ impl Partitions {
             answered: 0,
         };
         fetch.places[number].to_watch = Some(watch);
-        let later = fetch.places[..number].iter().any(|place| place.to_watch.is_some_and(|watch| watch.answered > 0));
+        let later = fetch.first_with_bytes.is_some_and(|first| first < number);
         let limit = entry.bytes_max.min(fetch.bytes_left);
         match store.locate(now, log, entry.offset, upper, limit as usize) {
             Located::OutOfRange => Err(FetchError::OutOfRange),
@@ -228,6 +244,10 @@ impl Partitions {
                 fetch.window_left = fetch.window_left.saturating_sub(ready);
                 let answered = u32::try_from(ready + rest).unwrap_or(u32::MAX);
                 fetch.bytes_left = fetch.bytes_left.saturating_sub(answered);
+                if answered > 0 {
+                    let first = fetch.first_with_bytes.get_or_insert(number);
+                    *first = number.min(*first);
+                }
                 if let Some(watch) = &mut fetch.places[number].to_watch {
                     watch.available = u32::try_from(available).unwrap_or(u32::MAX);
                     watch.answered = answered;
@@ -244,6 +264,7 @@ impl Partitions {
     /// Answers, and registers what waits (design 08, item 10: register, then check again).
     fn answer_fetch(&mut self, store: &Store, fetch: FetchOperation) {
         let FetchOperation { gather, reader, wait, bytes_min, places, .. } = fetch;
+        self.fetching.remove(&gather);
         let (mut entries, mut to_watch) = (Vec::with_capacity(places.len()), Vec::new());
         let (mut bytes, mut settled) = (0u32, false);
         for place in places {
@@ -262,7 +283,7 @@ impl Partitions {
         }
         self.answer(gather.core, Outcome::Fetched { gather, entries });
         if wait && !settled && bytes < bytes_min {
-            self.watch(store, gather, reader, to_watch);
+            self.watch(store, gather, reader, bytes_min, to_watch);
         }
     }
 }

@@ -75,7 +75,7 @@ impl Partitions {
         };
         let to_append = parts.len();
         let operation = InternalAppendOperation { id, replica, first: None, to_append, timer: None };
-        let token = self.begin(Operation::InternalAppend(operation), None);
+        let token = self.begin(Operation::InternalAppend(operation));
         let batches = Rc::new(batches);
         for (range, checked) in parts {
             let bytes = BatchBytes::Part(batches.clone(), range);
@@ -163,7 +163,7 @@ impl Partitions {
 
     fn end_internal(&mut self, token: OperationToken, result: Result<Offset, InternalAppendError>) {
         let Some(Operation::InternalAppend(append)) = self.take(token) else { return };
-        self.end(token, None);
+        self.end(token);
         if let Some(timer) = append.timer {
             self.wheel.cancel(timer);
         }
@@ -176,7 +176,7 @@ impl Partitions {
 
     pub(crate) fn on_internal_read(&mut self, now: Now, store: &mut Store, command: InternalRead) {
         let operation = InternalReadOperation { command, state: ReadState::ToLocate };
-        let token = self.begin(Operation::InternalRead(operation), None);
+        let token = self.begin(Operation::InternalRead(operation));
         self.advance_internal_read(now, store, token);
     }
 
@@ -236,7 +236,7 @@ impl Partitions {
         command: &InternalRead,
         result: Result<Vec<BufferRef>, FetchError>,
     ) {
-        self.end(token, None);
+        self.end(token);
         let leading = self.leading(command.partition, Some(command.expected_epoch)).map_err(FetchError::Partition);
         let result = result.and_then(|bytes| {
             let (_, replica) = leading?;

@@ -29,6 +29,7 @@ mod refusals;
 mod replica;
 mod sequence;
 mod stretches;
+mod sweep;
 mod topic_rules;
 mod watch;
 mod window;

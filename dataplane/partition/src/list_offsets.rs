@@ -84,12 +84,6 @@ impl ListOperation {
             _ => {}
         }
     }
-
-    pub(crate) fn into_cancelled(self) -> Outcome {
-        let busy = || Err(ListOffsetsError::Partition(PartitionError::Busy));
-        let answer = |place: Place| (place.index, if let State::Done(result) = place.state { result } else { busy() });
-        Outcome::OffsetsListed { gather: self.gather, entries: self.places.into_iter().map(answer).collect() }
-    }
 }
 
 fn of_read(error: ReadError) -> ListOffsetsError {
@@ -125,7 +119,7 @@ impl Partitions {
             Place { index, state }
         };
         let places = entries.into_iter().map(place).collect();
-        let token = self.begin(Operation::List(ListOperation { gather, places }), Some(gather));
+        let token = self.begin(Operation::List(ListOperation { gather, places }));
         self.advance_list(now, store, token);
     }
 
@@ -180,12 +174,13 @@ impl Partitions {
             again |= self.advance_search(now, store, token, number, &mut list.places[number].state);
         }
         if list.places.iter().all(|place| matches!(place.state, State::Done(_))) {
-            self.end(token, Some(list.gather));
-            let outcome = list.into_cancelled();
-            if let Outcome::OffsetsListed { gather, .. } = &outcome {
-                let core = gather.core;
-                self.answer(core, outcome);
-            }
+            self.end(token);
+            let answer = |place: Place| match place.state {
+                State::Done(result) => (place.index, result),
+                State::Search(..) => unreachable!("every place is done"),
+            };
+            let (gather, entries) = (list.gather, list.places.into_iter().map(answer).collect());
+            self.answer(gather.core, Outcome::OffsetsListed { gather, entries });
             return;
         }
         self.put_back(token, Operation::List(list));

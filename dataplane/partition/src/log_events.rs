@@ -40,7 +40,10 @@ impl Partitions {
     ) {
         let Some(Reading { operation, place, piece }) = self.readings.remove(&ticket) else { return };
         match self.operations.get_mut(operation.0).and_then(Option::as_mut) {
-            Some(Operation::Fetch(fetch)) => fetch.on_read(place, piece, result),
+            Some(Operation::Fetch(fetch)) => {
+                fetch.on_read(place, piece, result);
+                return self.advance_fetch(now, store, operation, place..place + 1);
+            }
             Some(Operation::Window(window)) => window.on_read(piece, result),
             Some(Operation::List(list)) => list.on_read(place, piece, result),
             Some(Operation::InternalRead(read)) => read.on_read(piece, result),

@@ -60,4 +60,6 @@ pub(crate) enum Timer {
     /// An operation goes on that gave way to others.
     Resume(OperationToken),
     ProducerExpiry,
+    /// Topics' settings are resolved anew.
+    Configure,
 }

@@ -2,13 +2,13 @@
 
 use crate::operation::*;
 use crate::replica::Replica;
+use crate::sweep::expiry_interval;
 use crate::watch::Watches;
 use base::{CoreId, LeaderEpoch, Monotonic, NodeId, Now, PartitionId, Slots, TimerToken, Wheel, Work};
 use handoff::{Command, GatherId, Internal, Outcome, PartitionError, UpCall};
 use nvme_log::{LogSlot, ReadPlan, ReadTicket, Store};
 use settings::BrokerSettings;
 use std::collections::{HashMap, VecDeque};
-use std::time::Duration;
 
 /// Timers looked at in one call.
 const TIMERS_A_TURN: usize = 256;
@@ -53,8 +53,8 @@ pub struct Partitions {
     pub(crate) by_id: HashMap<PartitionId, ReplicaToken>,
     pub(crate) by_log: HashMap<LogSlot, ReplicaToken>,
     pub(crate) operations: Slots<Option<Operation>>,
-    /// Operations that a Cancel ends.
-    pub(crate) by_gather: HashMap<GatherId, Vec<OperationToken>>,
+    /// Fetches that have not been answered yet.
+    pub(crate) fetching: HashMap<GatherId, OperationToken>,
     pub(crate) watches: Watches,
     pub(crate) readings: HashMap<ReadTicket, Reading>,
     pub(crate) jobs: HashMap<JobId, JobOwner>,
@@ -64,6 +64,9 @@ pub struct Partitions {
     pub(crate) stalled: VecDeque<Stalled>,
     pub(crate) scratch: Vec<u8>,
     pub(crate) image: u64,
+    /// Partitions whose turn has yet to come.
+    pub(crate) to_expire: Vec<ReplicaToken>,
+    pub(crate) to_configure: Vec<ReplicaToken>,
     pub(crate) stopped: bool,
     pub(crate) out: Outputs,
 }
@@ -79,7 +82,7 @@ impl Partitions {
             by_id: HashMap::new(),
             by_log: HashMap::new(),
             operations: Slots::growable(),
-            by_gather: HashMap::new(),
+            fetching: HashMap::new(),
             watches: Watches::default(),
             readings: HashMap::new(),
             jobs: HashMap::new(),
@@ -89,6 +92,8 @@ impl Partitions {
             stalled: VecDeque::new(),
             scratch: Vec::new(),
             image: 0,
+            to_expire: Vec::new(),
+            to_configure: Vec::new(),
             stopped: false,
             out: Outputs::default(),
         }
@@ -125,9 +130,10 @@ impl Partitions {
         self.wheel.expire(now.monotonic, TIMERS_A_TURN, &mut fired);
         for timer in fired.drain(..) {
             match timer {
-                Timer::Operation(token) => self.on_deadline(now, store, token),
+                Timer::Operation(token) => self.on_deadline(store, token),
                 Timer::Resume(token) => self.resume(now, store, token),
                 Timer::ProducerExpiry => self.expire_producers(now, store),
+                Timer::Configure => self.configure_some(now, store),
             }
         }
         self.fired = fired;
@@ -144,11 +150,6 @@ impl Partitions {
         std::mem::take(&mut self.out)
     }
 
-    /// The broker's settings changed: every topic's are resolved anew with the next duties; timers follow at once.
-    pub fn set_broker_settings(&mut self, broker: BrokerSettings) {
-        self.broker = broker;
-    }
-
     /// Commands that have no outcome yet.
     pub fn pending(&self) -> usize {
         self.operations.len()
@@ -159,34 +160,22 @@ impl Partitions {
         self.watches.len()
     }
 
-    fn on_deadline(&mut self, now: Now, store: &mut Store, token: OperationToken) {
+    fn on_deadline(&mut self, store: &mut Store, token: OperationToken) {
         match self.operations.get(token.0).and_then(Option::as_ref) {
             Some(Operation::Produce(_)) => self.on_produce_deadline(store, token),
             Some(Operation::Delete(_)) => self.on_delete_deadline(token),
             Some(Operation::InternalAppend(_)) => self.on_internal_deadline(token),
             _ => {}
         }
-        let _ = now;
     }
 
     pub(crate) fn resume(&mut self, now: Now, store: &mut Store, token: OperationToken) {
         match self.operations.get(token.0).and_then(Option::as_ref) {
-            Some(Operation::Fetch(_)) => self.advance_fetch(now, store, token),
             Some(Operation::Window(_)) => self.advance_window(token),
             Some(Operation::List(_)) => self.advance_list(now, store, token),
             Some(Operation::InternalRead(_)) => self.advance_internal_read(now, store, token),
             _ => {}
         }
-    }
-
-    fn expire_producers(&mut self, now: Now, store: &mut Store) {
-        let age = i64::from(self.broker.typed().producer_id_expiration_ms);
-        // Kafka forgets a producer that is exactly as old as the limit, the store one that is older than it is told.
-        let before = base::WallMillis(now.wall.0.saturating_sub(age).saturating_add(1));
-        for (_, replica) in self.replicas.iter() {
-            store.expire_producers(replica.log, before);
-        }
-        self.wheel.insert(now.monotonic + expiry_interval(&self.broker), Timer::ProducerExpiry);
     }
 
     pub(crate) fn replica(&self, token: ReplicaToken) -> Option<&Replica> {
@@ -216,26 +205,14 @@ impl Partitions {
         if replica.is_leader() { Ok((token, replica)) } else { Err(PartitionError::NotLeader) }
     }
 
-    pub(crate) fn begin(&mut self, operation: Operation, gather: Option<GatherId>) -> OperationToken {
+    pub(crate) fn begin(&mut self, operation: Operation) -> OperationToken {
         let Ok(token) = self.operations.insert(Some(operation)) else { unreachable!("the slots grow") };
-        let token = OperationToken(token);
-        if let Some(gather) = gather {
-            self.by_gather.entry(gather).or_default().push(token);
-        }
-        token
+        OperationToken(token)
     }
 
-    /// The operation leaves all lists; what still comes for it finds nothing.
-    pub(crate) fn end(&mut self, token: OperationToken, gather: Option<GatherId>) {
+    /// What still comes for it finds nothing.
+    pub(crate) fn end(&mut self, token: OperationToken) {
         self.operations.remove(token.0);
-        if let Some(gather) = gather
-            && let Some(tokens) = self.by_gather.get_mut(&gather)
-        {
-            tokens.retain(|other| *other != token);
-            if tokens.is_empty() {
-                self.by_gather.remove(&gather);
-            }
-        }
     }
 
     /// Takes an operation out of its slot, so that it can be worked on beside everything else.
@@ -277,20 +254,14 @@ impl Partitions {
         id
     }
 
+    /// Waiters leave all lists. A read that is under way goes on to its outcome, since the asker counts one a command;
+    /// it is small, and nothing waits for news after it.
     fn on_cancel(&mut self, gather: GatherId) {
         self.unwatch(gather);
-        for token in self.by_gather.remove(&gather).unwrap_or_default() {
-            // The asker counts one outcome a command, also of a command that it cancelled.
-            match self.operations.remove(token.0).flatten() {
-                Some(Operation::Fetch(fetch)) => self.answer(gather.core, fetch.into_cancelled()),
-                Some(Operation::Window(window)) => self.answer(gather.core, window.into_cancelled()),
-                Some(Operation::List(list)) => self.answer(gather.core, list.into_cancelled()),
-                _ => unreachable!("only reads are cancelled"),
-            }
+        if let Some(token) = self.fetching.get(&gather).copied()
+            && let Some(Some(Operation::Fetch(fetch))) = self.operations.get_mut(token.0)
+        {
+            fetch.wait_for_nothing();
         }
     }
-}
-
-fn expiry_interval(broker: &BrokerSettings) -> Duration {
-    Duration::from_millis(broker.typed().producer_id_expiration_check_interval_ms.max(1).unsigned_abs().into())
 }

@@ -33,7 +33,7 @@ impl Partitions {
         }
         let operation =
             ProduceOperation { gather, done: Vec::with_capacity(left), left, waiting_in: Vec::new(), timer: None };
-        let token = self.begin(Operation::Produce(operation), None);
+        let token = self.begin(Operation::Produce(operation));
         for entry in entries {
             self.produce_entry(now, store, token, acks, version, entry);
         }
@@ -107,7 +107,7 @@ impl Partitions {
             return;
         }
         let Some(Operation::Produce(operation)) = self.take(token) else { return };
-        self.end(token, None);
+        self.end(token);
         if let Some(timer) = operation.timer {
             self.wheel.cancel(timer);
         }

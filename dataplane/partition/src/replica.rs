@@ -54,6 +54,8 @@ pub(crate) struct Replica {
     pub isr: Vec<NodeId>,
     /// Durable ends that the ISR's other members have told.
     pub others: BTreeMap<NodeId, Offset>,
+    /// What the topic sets itself.
+    pub overrides: BTreeMap<String, String>,
     pub settings: TopicSettings,
     pub rules: Rules,
     pub high_watermark: Offset,

@@ -24,7 +24,7 @@ enum News {
         readable: u32,
         urgent: bool,
     },
-    /// Until the fetch comes again there is no more to say.
+    /// All that it waits for, or an urgent change: until the fetch comes again there is no more to say.
     Told,
 }
 
@@ -39,7 +39,7 @@ pub(crate) struct ToWatch {
     pub bound: Offset,
     /// Bytes between the two, as far as they were counted.
     pub available: u32,
-    /// Bytes that the answer brought.
+    /// Bytes that the answer brought, or that were told of since.
     pub answered: u32,
 }
 
@@ -57,6 +57,8 @@ struct WatchedEntry {
 struct Watch {
     gather: GatherId,
     reader: Reader,
+    /// Its partitions here are told of as they grow, until they alone have this much.
+    bytes_min: u32,
     entries: Vec<WatchedEntry>,
     dirty: bool,
 }
@@ -112,8 +114,15 @@ pub(crate) fn last_stable(store: &Store, replica: &Replica) -> Offset {
 
 impl Partitions {
     /// Registers, and then looks again: what moved since the answer was put together is told at once.
-    pub(crate) fn watch(&mut self, store: &Store, gather: GatherId, reader: Reader, entries: Vec<ToWatch>) {
-        let watch = Watch { gather, reader, entries: Vec::with_capacity(entries.len()), dirty: false };
+    pub(crate) fn watch(
+        &mut self,
+        store: &Store,
+        gather: GatherId,
+        reader: Reader,
+        bytes_min: u32,
+        entries: Vec<ToWatch>,
+    ) {
+        let watch = Watch { gather, reader, bytes_min, entries: Vec::with_capacity(entries.len()), dirty: false };
         let Ok(token) = self.watches.slots.insert(watch) else { unreachable!("the slots grow") };
         self.watches.by_gather.insert(gather, token);
         for facts in entries {
@@ -182,16 +191,29 @@ impl Partitions {
         for token in std::mem::take(&mut self.watches.dirty) {
             let Some(watch) = self.watches.slots.get_mut(token) else { continue };
             watch.dirty = false;
-            let mut told = Vec::new();
-            for entry in &mut watch.entries {
-                if let News::Due { readable, urgent } = entry.news {
-                    entry.news = News::Told;
-                    told.push(FetchNews { index: entry.facts.index, readable, urgent });
-                }
-            }
+            let news = watch.tell();
             let gather = watch.gather;
-            self.answer(gather.core, Outcome::FetchNews { gather, entries: told });
+            self.answer(gather.core, Outcome::FetchNews { gather, entries: news });
         }
+    }
+}
+
+impl Watch {
+    fn tell(&mut self) -> Vec<FetchNews> {
+        let (mut told, mut urgent, mut known) = (Vec::new(), false, 0);
+        for entry in &mut self.entries {
+            if let News::Due { readable, urgent: now } = entry.news {
+                entry.news = News::Quiet;
+                entry.facts.answered = readable;
+                urgent |= now;
+                told.push(FetchNews { index: entry.facts.index, readable, urgent: now });
+            }
+            known += u64::from(entry.facts.answered);
+        }
+        if urgent || known >= u64::from(self.bytes_min) {
+            self.entries.iter_mut().for_each(|entry| entry.news = News::Told);
+        }
+        told
     }
 }
 

@@ -21,10 +21,6 @@ impl WindowOperation {
     pub(crate) fn on_read(&mut self, piece: Option<usize>, result: Result<BufferRef, ReadError>) {
         self.pieces.on_read(piece.expect("a window reads pieces only"), result);
     }
-
-    pub(crate) fn into_cancelled(self) -> Outcome {
-        Outcome::Window { gather: self.gather, result: Err(FetchError::Partition(PartitionError::Busy)) }
-    }
 }
 
 impl Partitions {
@@ -49,7 +45,7 @@ impl Partitions {
             }
         }
         let operation = WindowOperation { gather, pieces: Pieces::default(), cuts, rest };
-        let token = self.begin(Operation::Window(operation), Some(gather));
+        let token = self.begin(Operation::Window(operation));
         let pieces = Pieces::begin(self, store, token, 0, parts);
         if let Some(Some(Operation::Window(operation))) = self.operations.get_mut(token.0) {
             operation.pieces = pieces;
@@ -80,7 +76,7 @@ impl Partitions {
         let Some(Operation::Window(WindowOperation { gather, pieces, cuts, mut rest })) = self.take(token) else {
             unreachable!("it was just looked at")
         };
-        self.end(token, Some(gather));
+        self.end(token);
         let (bytes, failure) = pieces.into_bytes();
         let result = match (bytes.len(), failure) {
             (0, Some(error)) => Err(error),

@@ -50,12 +50,7 @@ fn a_backlog_comes_from_the_device_in_windows() {
     assert!(ready <= 256 << 10, "a window is ready, {ready} bytes are");
     assert!(!records.rest.is_empty() && records.bytes > 1 << 19);
     let in_crumbs = node.whole(records, 7000);
-    assert!(
-        expected
-            .windows(in_crumbs.len())
-            
-            .any(|window| window[..100] == in_crumbs[..100] && window == in_crumbs)
-    );
+    assert!(expected.windows(in_crumbs.len()).any(|window| window[..100] == in_crumbs[..100] && window == in_crumbs));
     assert_eq!(node.partitions.pending(), 0);
 }
 
@@ -187,7 +182,8 @@ fn waiters_hear_of_news_once_and_leave_all_lists() {
     node.turns(5);
     assert!(node.outcomes.is_empty(), "one piece of news is out until the fetch comes again");
     node.produce(Acks::All, P(1), bytes.clone()).expect("appended");
-    assert_eq!(news(&mut node, second)[0].index, EntryIndex(0));
+    node.turns(5);
+    assert!(node.outcomes.is_empty(), "nor of another partition of the same fetch");
     node.send(Command::Cancel(first));
     node.send(Command::Cancel(third));
     assert_eq!(node.partitions.waiting_fetches(), 1);
@@ -214,7 +210,6 @@ fn a_fetch_with_too_little_waits_for_more() {
     assert_eq!(node.partitions.waiting_fetches(), 1);
     node.produce(Acks::All, P(1), bytes.clone()).expect("appended");
     assert_eq!(news(&mut node, gather)[0].readable, 2 * length);
-    let gather = wait_at(&mut node, vec![entry(P(1), 0, 5000)], 3000);
     node.produce(Acks::All, P(1), batch(10, 1000)).expect("appended");
     assert_eq!(news(&mut node, gather)[0].readable, 5000, "up to the entry's limit");
     // More than a window lies in memory: the answer brings less than is there, and says so at once.
@@ -353,26 +348,26 @@ fn times_are_found_on_the_device_in_every_codec() {
     for codec in Codec::ALL {
         let mut node = tight_node(9);
         node.lead(P(1), 0, &[("message.timestamp.before.max.ms", "9223372036854775807")]);
-        for number in 0..300i64 {
+        for number in 0..100i64 {
             let bytes = builder(10, 1000, 1000 * number).compression(codec.into()).build();
             node.produce_async(Acks::None, P(1), bytes);
             node.turn();
         }
-        node.turns(300);
+        node.turns(150);
         node.outcomes.clear();
-        for number in [0, 1, 7, 150, 298, 299] {
+        for number in [0, 1, 7, 50, 98, 99] {
             let at = OffsetQuery::At(1000 * number + 4);
             assert_eq!(found(list(&mut node, P(1), at)), Ok((10 * number + 4, 1000 * number + 4)), "{codec:?}");
             let at = OffsetQuery::At(1000 * number + 500);
-            let next = if number == 299 { (-1, -1) } else { (10 * number + 10, 1000 * number + 1000) };
+            let next = if number == 99 { (-1, -1) } else { (10 * number + 10, 1000 * number + 1000) };
             assert_eq!(found(list(&mut node, P(1), at)), Ok(next));
         }
-        assert_eq!(found(list(&mut node, P(1), OffsetQuery::MaxTimestamp)), Ok((2999, 299_009)));
+        assert_eq!(found(list(&mut node, P(1), OffsetQuery::MaxTimestamp)), Ok((999, 99_009)));
     }
 }
 
 #[test]
-fn a_cancelled_fetch_that_reads_is_answered_all_the_same() {
+fn a_cancelled_fetch_that_reads_is_answered_and_waits_for_nothing() {
     let mut node = tight_node(10);
     node.lead(P(1), 0, &[]);
     for _ in 0..200 {
@@ -381,13 +376,14 @@ fn a_cancelled_fetch_that_reads_is_answered_all_the_same() {
     }
     node.turns(200);
     node.outcomes.clear();
-    let command = node.fetch_command(vec![entry(P(1), 3, 1 << 20)], true);
+    let mut command = node.fetch_command(vec![entry(P(1), 3, 1 << 20)], true);
+    command.bytes_min = 1 << 30;
     let gather = command.gather;
     node.send(Command::Fetch(command));
     assert!(node.outcomes.is_empty(), "it reads");
     node.send(Command::Cancel(gather));
-    assert!(matches!(node.fetched(gather)[0].result, Err(FetchError::Partition(PartitionError::Busy))));
-    assert_eq!(node.partitions.pending(), 0);
+    assert!(node.fetched(gather)[0].result.as_ref().is_ok_and(|records| records.bytes > 0));
+    assert_eq!((node.partitions.pending(), node.partitions.waiting_fetches()), (0, 0));
     node.turns(20);
     assert!(node.outcomes.is_empty());
 }

@@ -31,6 +31,7 @@ pub struct Node {
     pub work: Vec<(JobId, Box<dyn Work>)>,
     /// Helpers are busy elsewhere.
     pub hold_work: bool,
+    pub disorder: bool,
     pub outcomes: Vec<Outcome>,
     pub up_calls: Vec<UpCall>,
     next_gather: u32,
@@ -120,6 +121,7 @@ impl Node {
             random,
             work: Vec::new(),
             hold_work: false,
+            disorder: false,
             outcomes: Vec::new(),
             up_calls: Vec::new(),
             next_gather: 0,
@@ -158,6 +160,11 @@ impl Node {
         }
         if !self.hold_work {
             for (id, mut work) in std::mem::take(&mut self.work) {
+                // Helpers are slow at times, and overtake each other.
+                if self.disorder && self.random.chance(2, 3) {
+                    self.work.push((id, work));
+                    continue;
+                }
                 work.run();
                 self.partitions.on_work(now, &mut self.store, id, work);
             }
