@@ -28,9 +28,6 @@ pub struct ViewPlace {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Directory {
     pub shard: ShardId,
-    /// Versions and tenancies below these were given out.
-    pub next_version: u64,
-    pub next_tenancy: u64,
     pub slabs: Vec<SlabId>,
     /// The extents that hold this directory and the blobs it names.
     pub storage: Vec<ExtentAddress>,
@@ -60,8 +57,6 @@ impl Directory {
         bytes.u64(MAGIC);
         bytes.u32(VERSION);
         bytes.u16(self.shard.0);
-        bytes.u64(self.next_version);
-        bytes.u64(self.next_tenancy);
         bytes.list(&self.slabs, |sink, slab| sink.u32(slab.0));
         bytes.list(&self.storage, |sink, extent| extent.encode(sink));
         bytes.list(&self.partitions, |sink, (partition, place)| {
@@ -82,8 +77,6 @@ impl Directory {
         }
         let directory = Directory {
             shard,
-            next_version: reader.u64()?,
-            next_tenancy: reader.u64()?,
             slabs: reader.list(|reader| reader.u32().map(SlabId))?,
             storage: reader.list(ExtentAddress::decode)?,
             partitions: reader.list(|reader| Ok((reader.partition()?, BlobPlace::decode(reader)?)))?,

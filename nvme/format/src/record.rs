@@ -70,9 +70,8 @@ pub struct ExtentTaken {
 pub struct Truncated {
     pub to: Offset,
     pub position: Position,
-    /// Of the cut extent: entries that stay as they are, and the entry of the stretch that the cut shortens.
-    pub kept_entries: u32,
-    pub last_entry: Option<IndexEntry>,
+    /// The index of the cut extent as it is then, the stretch that the cut shortens with its new CRC.
+    pub entries: Vec<IndexEntry>,
     /// Of the cut extent, and of the last segment, as they are at the cut.
     pub extent_largest: (WallMillis, Offset),
     pub segment_largest: (WallMillis, Offset),
@@ -285,8 +284,7 @@ impl Truncated {
     fn encode(&self, sink: &mut impl Sink) {
         sink.offset(self.to);
         sink.position(self.position);
-        sink.u32(self.kept_entries);
-        sink.option(&self.last_entry, |sink, entry| entry.encode(sink));
+        sink.list(&self.entries, |sink, entry| entry.encode(sink));
         for (timestamp, offset) in [self.extent_largest, self.segment_largest] {
             sink.i64(timestamp.0);
             sink.offset(offset);
@@ -298,8 +296,7 @@ impl Truncated {
         Ok(Truncated {
             to: reader.offset()?,
             position: reader.position()?,
-            kept_entries: reader.u32()?,
-            last_entry: reader.option(IndexEntry::decode)?,
+            entries: reader.list(IndexEntry::decode)?,
             extent_largest: (WallMillis(reader.i64()?), reader.offset()?),
             segment_largest: (WallMillis(reader.i64()?), reader.offset()?),
             producers: reader.list(ProducerState::decode)?,

@@ -23,7 +23,11 @@ pub struct Root {
     pub position: u64,
     /// What the commit at `next_sequence` names as its predecessor.
     pub previous: u32,
+    /// Versions and tenancies below these were given out.
+    pub next_version: u64,
+    pub next_tenancy: u64,
     pub directory: Block,
+    /// Zero where the shard holds nothing.
     pub directory_len: u32,
     pub directory_crc: u32,
 }
@@ -50,6 +54,8 @@ impl Root {
         block.u64(self.next_sequence);
         block.u64(self.position);
         block.u32(self.previous);
+        block.u64(self.next_version);
+        block.u64(self.next_tenancy);
         block.u64(self.directory.0);
         block.u32(self.directory_len);
         block.u32(self.directory_crc);
@@ -76,6 +82,8 @@ impl Root {
             next_sequence: reader.u64()?,
             position: reader.u64()?,
             previous: reader.u32()?,
+            next_version: reader.u64()?,
+            next_tenancy: reader.u64()?,
             directory: Block(reader.u64()?),
             directory_len: reader.u32()?,
             directory_crc: reader.u32()?,
@@ -113,6 +121,8 @@ mod tests {
             next_sequence: 5,
             position: 6,
             previous: 7,
+            next_version: 11,
+            next_tenancy: 12,
             directory: Block(8),
             directory_len: 9,
             directory_crc: 10,

@@ -91,8 +91,6 @@ fn directory() -> Directory {
     let place = BlobPlace { block: Block(70), at: 12, len: 400, crc: 5 };
     Directory {
         shard: ShardId(3),
-        next_version: 5,
-        next_tenancy: 6,
         slabs: vec![SlabId(1), SlabId(4)],
         storage: vec![ExtentAddress { start: Block(64), order: ExtentOrder::SMALLEST }],
         partitions: vec![(PartitionId::default(), place)],

@@ -215,7 +215,7 @@ impl Store {
                 batch::stamp(batch, incoming.header.base_offset, epoch);
             }
         };
-        let effect = Effect::Durable { slot, up_to: incoming.header.next_offset() };
+        let effect = Effect::Durable { slot, version: link.version, up_to: incoming.header.next_offset() };
         let number = self.next_number;
         let Store { lane, partitions, .. } = self;
         let partition = partitions.get_mut(slot.token()).expect("checked above");
@@ -346,7 +346,7 @@ impl Store {
         }
         partition.pending.queue.push_back(PendingRecord {
             record: BufferRef::from_vec(bytes),
-            effects: vec![Effect::Durable { slot, up_to: incoming.header.next_offset() }],
+            effects: vec![Effect::Durable { slot, version: link.version, up_to: incoming.header.next_offset() }],
             waits_for: parts,
             needs_flush: true,
             number,

@@ -89,6 +89,11 @@ impl Store {
         let partition = self.partition_mut(slot).ok_or(ChangeError::Unknown)?;
         let link = partition.link(version);
         let extents = partition.apply(&change);
+        if let Change::Truncated(truncated) = &change {
+            // Appends before it may become durable later, but not beyond the cut.
+            partition.cuts.push((version, truncated.to));
+            effects.push(Effect::Cut { slot, version });
+        }
         let freed = !extents.is_empty();
         if freed {
             effects.push(Effect::Freed { shard, extents });
@@ -109,6 +114,7 @@ impl Store {
         if offset != partition.end {
             return Err(ChangeError::OutOfRange);
         }
+        self.refuse_while_truncating(slot)?;
         self.change(slot, Change::EpochStarted { epoch, offset }, Vec::new())
     }
 
@@ -122,7 +128,17 @@ impl Store {
             self.events.push(LogEvent::LogStartMoved { slot, to: partition.log_start });
             return Ok(());
         }
+        self.refuse_while_truncating(slot)?;
         self.change(slot, Change::LogStartMoved { to }, vec![Effect::LogStart { slot, to }])
+    }
+
+    /// A cut that is being looked for must find the log as it was.
+    fn refuse_while_truncating(&mut self, slot: LogSlot) -> Result<(), ChangeError> {
+        if self.partition(slot).is_some_and(|partition| partition.truncation.is_some()) {
+            self.someone_waits = true;
+            return Err(ChangeError::Pressure);
+        }
+        Ok(())
     }
 
     /// Drops everything and starts anew at `at`, the leader's log start lying beyond our end.

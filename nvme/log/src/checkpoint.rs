@@ -274,6 +274,13 @@ impl Store {
         while let Some(index) = Some(round.directories.len()).filter(|index| *index < self.shards.len()) {
             let mut directory = self.directory_of(index);
             let shard = self.shards[index].id;
+            if directory.partitions.is_empty() && directory.view.is_none() {
+                // It holds nothing, so it needs no storage, and its slabs can go back. One that is taken into use
+                // later is known again by the extents in it.
+                let nothing = BlobPlace { block: Block(0), at: 0, len: 0, crc: 0 };
+                round.directories.push((nothing, BTreeSet::new()));
+                continue;
+            }
             let mut storage: BTreeSet<ExtentAddress> = BTreeSet::new();
             let view = directory.view.map(|view| view.place.block);
             for block in directory.partitions.iter().map(|(_, place)| place.block).chain(view) {
@@ -323,8 +330,6 @@ impl Store {
         let view = shard.view_place.zip(shard.view.as_ref());
         Directory {
             shard: shard.id,
-            next_version: shard.next_version,
-            next_tenancy: shard.next_tenancy,
             slabs: shard.space.slabs(),
             storage: Vec::new(),
             partitions,
@@ -347,6 +352,8 @@ impl Store {
                 next_sequence: round.next_sequence,
                 position: round.mark.position,
                 previous: round.previous,
+                next_version: shard.next_version,
+                next_tenancy: shard.next_tenancy,
                 directory: directory.block,
                 directory_len: directory.len,
                 directory_crc: directory.crc,

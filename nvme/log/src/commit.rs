@@ -199,9 +199,15 @@ impl Store {
 
     fn take_effect(&mut self, effect: Effect) {
         match effect {
-            Effect::Durable { slot, up_to } => {
+            Effect::Cut { slot, version } => {
+                if let Some(partition) = self.partition_mut(slot) {
+                    partition.cuts.retain(|(cut, _)| *cut > version);
+                }
+            }
+            Effect::Durable { slot, version, up_to } => {
                 let Some(partition) = self.partition_mut(slot) else { return };
-                let up_to = up_to.min(partition.end);
+                let cut = partition.cuts.iter().filter(|(cut, _)| *cut > version).map(|(_, to)| *to).min();
+                let up_to = up_to.min(cut.unwrap_or(up_to)).min(partition.end);
                 if up_to > partition.durable {
                     partition.durable = up_to;
                     self.note_durable(slot);

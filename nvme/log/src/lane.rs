@@ -5,6 +5,7 @@ use crate::partition::Freed;
 use arena::{Arena, Buffer, BufferRef};
 use base::{BLOCK_SIZE, Block, LaneId, Monotonic, Offset, PartitionId, ShardId, Uuid};
 use nvme_format::journal::{CommitHeader, CommitKind, HEADER_SIZE, first_link};
+use nvme_format::record::Version;
 use nvme_format::{Generation, SlabId, crc};
 use std::collections::VecDeque;
 
@@ -18,7 +19,10 @@ const CLOSED_MAX: usize = 4;
 /// What happens once the commit of a record is durable.
 #[derive(Clone, Debug)]
 pub enum Effect {
-    Durable { slot: LogSlot, up_to: Offset },
+    /// The append that the record of this version was; cuts after it lower what it makes durable.
+    Durable { slot: LogSlot, version: Version, up_to: Offset },
+    /// The cut of this version, and so everything staged before it.
+    Cut { slot: LogSlot, version: Version },
     Freed { shard: ShardId, extents: Vec<Freed> },
     Deleted { partition: PartitionId },
     LogStart { slot: LogSlot, to: Offset },

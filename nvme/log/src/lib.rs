@@ -16,6 +16,7 @@ mod checkpoint;
 mod commit;
 mod config;
 mod copy_out;
+mod describe;
 mod driver;
 mod formatting;
 mod io;

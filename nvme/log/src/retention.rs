@@ -22,7 +22,7 @@ impl Store {
         for slot in slots {
             let Some(partition) = self.partition(slot) else { continue };
             let to = partition.retained_from(now).min(partition.high_watermark).min(partition.durable);
-            if to > partition.log_start && partition.pending.is_empty() && partition.truncation.is_none() {
+            if to > partition.log_start && partition.truncation.is_none() {
                 // Without memory or room it comes again with the next round.
                 let _ = self.change(slot, Change::LogStartMoved { to }, vec![Effect::LogStart { slot, to }]);
             }

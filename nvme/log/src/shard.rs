@@ -11,8 +11,10 @@ use std::collections::{BTreeSet, VecDeque};
 
 /// Numbers that an opening leaves out, so that none of a lost commit is given out again.
 pub const NUMBERS_SKIPPED: u64 = 1 << 20;
-/// Units of its slabs that a shard keeps for checkpoints, where the slabs are that large.
-const INTERNAL_UNITS: u64 = 16;
+/// What a partition takes in a checkpoint, as far as can be said in advance; there are two of each and a third while
+/// it is written.
+const CHECKPOINT_BYTES: u64 = 24 * 1024;
+const INTERNAL_UNITS_MIN: u64 = 4;
 
 /// Where the request for another slab stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -82,8 +84,10 @@ impl Shard {
         tenancy
     }
 
+    /// Units of its slabs that a shard keeps from data, for checkpoints.
     fn internal_units(&self) -> u64 {
-        INTERNAL_UNITS.min(self.space.total_units() / 4)
+        let live = (self.partitions as u64 * CHECKPOINT_BYTES).div_ceil(nvme_format::EXTENT_UNIT) + 1;
+        (2 * live + INTERNAL_UNITS_MIN).min(self.space.total_units() / 2)
     }
 
     /// An extent for data: as large as wanted, else as large as there is, at least `least`.

@@ -100,7 +100,7 @@ impl Store {
                 continue;
             }
             let end = front.position + front.len as u64;
-            let Some(extent) = partition.extents.iter_mut().find(|extent| extent.end() >= end && extent.position < end)
+            let Some(extent) = partition.extents.iter().find(|extent| extent.end() >= end && extent.position < end)
             else {
                 continue;
             };
@@ -108,11 +108,8 @@ impl Store {
                 partition.drop_tail_below(end);
                 continue;
             }
-            // Not readable from the device yet: its stretch is closed early, whole blocks go out, and it is looked at
-            // again when others have been.
-            if extent.open.as_ref().is_some_and(|open| extent.len - open.start >= base::BLOCK_SIZE as u64) {
-                extent.close_stretch();
-            }
+            // Not readable from the device yet: whole blocks go out, and it is looked at again when others have been.
+            // (Closing its stretch early would make the index another one than a replay builds.)
             let wants = extent.written() < extent.writable_until();
             self.tails.note_cached(front.slot, front.position, front.len);
             if wants {

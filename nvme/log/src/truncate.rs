@@ -61,7 +61,12 @@ impl Store {
         self.truncations.insert(slot);
         self.poll_truncations(now);
         let running = self.partition(slot).is_some_and(|partition| partition.truncation.is_some());
-        Ok(if running { TruncateOutcome::Reading } else { TruncateOutcome::Done })
+        if running {
+            return Ok(TruncateOutcome::Reading);
+        }
+        // The answer says it; the event is for those that had to wait.
+        self.events.retain(|event| !matches!(event, LogEvent::Truncated { slot: done, .. } if *done == slot));
+        Ok(TruncateOutcome::Done)
     }
 
     fn read_for_truncation(&mut self, slot: LogSlot, plan: ReadPlan) {
@@ -147,7 +152,13 @@ impl Store {
                 self.read_for_truncation(slot, plan);
                 true
             }
-            (End::Done, None) => self.finish_truncation(slot),
+            (End::Done, None) => {
+                // Bytes of the commit that is being built are looked at when it is closed.
+                let tail = &partition.tail;
+                let piece = tail.at_offset(next).map(|index| &tail.pieces[index]);
+                let staged = piece.is_some_and(|piece| piece.last < to && piece.ready().is_none());
+                !staged && self.finish_truncation(slot)
+            }
             (End::Done, Some(Part::Device(stretch))) => {
                 self.read_for_truncation(slot, ReadPlan::Stretch(*stretch));
                 true
@@ -196,8 +207,10 @@ impl Partition {
         (truncation.next, truncation.position) = oldest;
         truncation.producers_from = truncation.next;
         if let Some(snapshot) = snapshot {
-            (truncation.next, truncation.position) = (snapshot.offset, snapshot.position.0);
-            truncation.producers_from = snapshot.offset;
+            if snapshot.position.0 >= truncation.position {
+                (truncation.next, truncation.position) = (snapshot.offset, snapshot.position.0);
+                truncation.producers_from = snapshot.offset;
+            }
             truncation.producers = ProducerTable::from_states(snapshot.producers.iter().cloned());
             truncation.segment_largest = (snapshot.largest_timestamp, snapshot.offset_of_largest);
         }
@@ -321,8 +334,7 @@ impl Truncation {
         let mut truncated = Truncated {
             to,
             position: Position(at),
-            kept_entries: 0,
-            last_entry: None,
+            entries: Vec::new(),
             extent_largest: self.extent_largest,
             segment_largest: self.segment_largest,
             producers: Vec::new(),
@@ -333,16 +345,14 @@ impl Truncation {
         if let Some(extent) = cut {
             let len = at - extent.position;
             let entries = extent.all_entries().expect("it was in memory when the cut was looked for");
-            truncated.kept_entries = entries.partition_point(|entry| entry.end() <= len) as u32;
-            let kept_end = match truncated.kept_entries.checked_sub(1) {
-                Some(last) => entries.get(last as usize).expect("it is kept").end(),
-                None => 0,
-            };
+            let kept = entries.partition_point(|entry| entry.end() <= len);
+            truncated.entries = (0..kept).filter_map(|index| entries.get(index)).copied().collect();
+            let kept_end = truncated.entries.last().map_or(0, IndexEntry::end);
             if let Some((start, base, crc)) = self.stretch
                 && kept_end < len
             {
                 assert_eq!(start, extent.position + kept_end, "the cut stretch follows the kept ones");
-                truncated.last_entry = Some(IndexEntry {
+                truncated.entries.push(IndexEntry {
                     offset: (base.0 - extent.base_offset.0) as u32,
                     position: kept_end as u32,
                     length: (len - kept_end) as u32,

@@ -149,7 +149,12 @@ fn retention_and_a_moved_start_free_the_space() {
     for number in 0..3000 {
         let bytes = batch(&mut random, 1, 60_000, at.wall);
         if let Err(error) = node.append(slot, &bytes, 0) {
-            panic!("append {number}: {error}; {} unowned; {:?} {:?}", node.keeper.unowned(), node.store().space_use(), node.store().log_bytes(slot));
+            panic!(
+                "append {number}: {error}; {} unowned; {:?} {:?}",
+                node.keeper.unowned(),
+                node.store().space_use(),
+                node.store().log_bytes(slot)
+            );
         }
         let (now, durable) = (node.now, node.cores[0].store.durable_offset(slot));
         node.store().record_high_watermark(now, slot, durable);
@@ -228,7 +233,8 @@ fn the_saved_view_survives() {
         let bytes = vec![offset as u8; len];
         node.store().save_view(bytes.clone(), offset).expect("taken");
         for _ in 0..10_000 {
-            let saved = |e: &LogEvent| matches!(e, LogEvent::ViewSaved { metadata_offset } if *metadata_offset == offset);
+            let saved =
+                |e: &LogEvent| matches!(e, LogEvent::ViewSaved { metadata_offset } if *metadata_offset == offset);
             if node.cores[0].events.iter().any(saved) {
                 break;
             }

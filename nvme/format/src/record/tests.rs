@@ -44,8 +44,7 @@ fn every_change() -> Vec<Change<'static>> {
     let truncated = Truncated {
         to: Offset(1),
         position: Position(2),
-        kept_entries: 3,
-        last_entry: Some(entry()),
+        entries: vec![entry(), entry()],
         extent_largest: (WallMillis(4), Offset(5)),
         segment_largest: (WallMillis(6), Offset(7)),
         producers: vec![],

@@ -15,6 +15,9 @@ use nvme_format::{Malformed, Superblock, crc};
 /// Blobs that lie this close are read together.
 const READ_BLOCKS_MAX: u64 = 256;
 
+/// A shard whose numbers were lost goes on far beyond any that it can have given out.
+const NUMBERS_AFTER_LOSS: u64 = 1 << 44;
+
 struct Candidate {
     shard: ShardId,
     /// Newest first.
@@ -64,6 +67,10 @@ impl Loading {
     pub fn read_directories(&mut self, driver: &mut Driver) {
         for candidate in self.candidates.iter_mut().filter(|candidate| candidate.directory.is_none()) {
             let Some(root) = candidate.roots.first() else { continue };
+            if root.directory_len == 0 {
+                candidate.directory = Some(Directory { shard: candidate.shard, ..Directory::default() });
+                continue;
+            }
             let blocks = u64::from(root.directory_len).div_ceil(BLOCK_SIZE as u64).max(1);
             candidate.reading = driver.read(BlockRange::new(root.directory, blocks as u32));
         }
@@ -167,8 +174,8 @@ fn start_shard(directory: &Directory, root: Option<&Root>) -> RecoveredShard {
     let mut storage: std::collections::BTreeSet<_> = directory.storage.iter().copied().collect();
     storage.retain(|extent| extent.start.0 > 0);
     RecoveredShard {
-        next_version: directory.next_version,
-        next_tenancy: directory.next_tenancy,
+        next_version: root.map_or(NUMBERS_AFTER_LOSS, |root| root.next_version),
+        next_tenancy: root.map_or(NUMBERS_AFTER_LOSS, |root| root.next_tenancy),
         slabs: directory.slabs.iter().copied().collect(),
         storage,
         replay_from: root.map_or(0, |root| root.next_sequence),

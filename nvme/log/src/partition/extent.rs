@@ -9,7 +9,7 @@ use std::rc::Rc;
 
 const BLOCK: u64 = BLOCK_SIZE as u64;
 /// A stretch is closed once it has this many bytes.
-pub const STRETCH_TARGET: u64 = 16 * 1024;
+pub const STRETCH_TARGET: u64 = 8 * 1024;
 /// No stretch is longer; a larger batch has several.
 pub const STRETCH_MAX: u64 = 64 * 1024;
 
@@ -103,7 +103,8 @@ impl Extent {
     pub fn fits(&self, header: &BatchHeader, end_offset: Offset) -> bool {
         let entries = self.entries.len() as u64 + 3 + u64::from(header.size) / STRETCH_MAX;
         let data = (self.len + u64::from(header.size)).div_ceil(BLOCK);
-        let relative = end_offset.0.saturating_sub(self.base_offset.0);
+        let base = if self.len == 0 { header.base_offset } else { self.base_offset };
+        let relative = end_offset.0.saturating_sub(base.0);
         !self.sealed
             && data + index_blocks(entries as usize) <= self.address.order.blocks()
             && u32::try_from(relative).is_ok()
@@ -115,7 +116,16 @@ impl Extent {
     }
 
     fn relative(&self, offset: Offset) -> u32 {
-        u32::try_from(offset.0 - self.base_offset.0).expect("an extent is closed before its offsets pass 32 bits")
+        let relative = offset.0 - self.base_offset.0;
+        u32::try_from(relative).unwrap_or_else(|_| panic!("offset {offset} in an extent from {}", self.base_offset))
+    }
+
+    /// The first batch says where an extent starts: the one it was taken for may have been lost with the power.
+    fn begin(&mut self, header: &BatchHeader) {
+        if self.len == 0 {
+            self.base_offset = header.base_offset;
+            self.largest = (NO_TIMESTAMP, header.base_offset);
+        }
     }
 
     fn note_largest(&mut self, header: &BatchHeader) {
@@ -145,6 +155,7 @@ impl Extent {
     /// Adds a batch's bytes to the index; the extent is longer by it then. A batch that crosses `cut` (a position in
     /// the extent) is split there, so that its end in memory is a stretch of its own.
     pub fn add_batch(&mut self, header: &BatchHeader, bytes: &[u8], cut: Option<u64>) {
+        self.begin(header);
         let len = bytes.len() as u64;
         let cut = cut.filter(|cut| self.len < *cut && *cut < self.len + len);
         if len > STRETCH_MAX || cut.is_some() {
@@ -184,6 +195,7 @@ impl Extent {
     pub fn add_direct(&mut self, headers: &[BatchHeader], entries: &[IndexEntry], len: u64) {
         self.open = None;
         for header in headers {
+            self.begin(header);
             self.note_largest(header);
         }
         self.entries.extend_from_slice(entries);
@@ -269,18 +281,18 @@ impl Extent {
         Some(EntryList { head, tail: &self.entries })
     }
 
-    /// Cuts the extent at `len`; later appends take another.
-    pub fn cut(&mut self, len: u64, kept: u32, last: Option<IndexEntry>, largest: (WallMillis, Offset)) {
+    /// Cuts the extent at `len`; later appends take another. Index blocks that were written are void: the entries are
+    /// those of the cut, and are written again where there is room.
+    pub fn cut(&mut self, len: u64, entries: &[IndexEntry], largest: (WallMillis, Offset)) {
         self.open = None;
         self.sealed = true;
         self.len = len;
         self.largest = largest;
-        let indexed = self.index.map_or(0, |place| place.entries);
-        if let Some(place) = &mut self.index {
-            place.entries = place.entries.min(kept);
+        self.entries = entries.to_vec();
+        (self.index, self.cached) = (None, None);
+        if self.index_write == IndexWrite::Done {
+            self.index_write = IndexWrite::NotYet;
         }
-        self.entries.truncate(kept.saturating_sub(indexed) as usize);
-        self.entries.extend(last);
         if self.index_write == IndexWrite::InFlight {
             self.index_write = IndexWrite::Void;
         }

@@ -2,7 +2,7 @@
 
 use super::extent::Extent;
 use super::producers::Transactions;
-use super::{Freed, Partition, SNAPSHOT_INTERVAL, SNAPSHOTS_MAX};
+use super::{Freed, Partition, SNAPSHOT_INTERVAL, SNAPSHOT_STATES_MAX, SNAPSHOTS_MAX};
 use base::{Offset, Position, WallMillis};
 use batch::{BatchHeader, NO_TIMESTAMP};
 use nvme_format::blob::{AbortedRange, EndedTransaction, ProducerSnapshot, Segment};
@@ -67,8 +67,19 @@ impl Partition {
             offset_of_largest: segment.offset_of_largest,
             producers: self.producers.states(),
         });
-        if self.snapshots.len() > SNAPSHOTS_MAX {
-            self.snapshots.pop_front();
+        self.prune_snapshots();
+    }
+
+    /// The newest few stay, and those at a segment's base: once the segments before it are gone, nothing else tells
+    /// what producers did there.
+    fn prune_snapshots(&mut self) {
+        let states: usize = self.snapshots.iter().map(|snapshot| snapshot.producers.len()).sum();
+        let older = self.snapshots.len().saturating_sub(SNAPSHOTS_MAX);
+        let at_base =
+            |snapshot: &ProducerSnapshot| self.segments.iter().any(|segment| segment.base == snapshot.offset);
+        let between = (0..older).find(|index| !at_base(&self.snapshots[*index]));
+        if let Some(index) = between.or((older > 1 && states > SNAPSHOT_STATES_MAX).then_some(1)) {
+            self.snapshots.remove(index);
         }
     }
 
@@ -162,6 +173,8 @@ impl Partition {
             if let Some(last) = self.extents.back_mut() {
                 last.seal();
             }
+            self.snapshots.clear();
+            self.take_snapshot(to);
         }
         let first = self.segments[0].position.0;
         let mut freed = Vec::new();
@@ -194,7 +207,7 @@ impl Partition {
         }
         if let Some(extent) = self.extents.back_mut() {
             if extent.end() > at {
-                extent.cut(at - extent.position, cut.kept_entries, cut.last_entry, cut.extent_largest);
+                extent.cut(at - extent.position, &cut.entries, cut.extent_largest);
             } else {
                 extent.seal();
             }

@@ -24,8 +24,10 @@ use tail::Tail;
 
 /// Producer snapshots are taken at each segment's base and every so many bytes; a cut starts from the nearest.
 pub const SNAPSHOT_INTERVAL: u64 = 64 * 1024 * 1024;
-/// Older snapshots than the last few are dropped: a deeper cut reads from the log's start.
+/// Between segments' bases only the last few are kept: a deeper cut reads more headers.
 pub const SNAPSHOTS_MAX: usize = 4;
+/// Producers in all snapshots of a partition, beyond which older ones are thinned out.
+pub const SNAPSHOT_STATES_MAX: usize = 4096;
 
 /// An extent that its partition gave back; it becomes free once that is durable and nobody reads it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -63,6 +65,8 @@ pub struct Partition {
     /// Records that wait behind a data-first write.
     pub pending: PendingRecords,
     pub truncation: Option<Box<Truncation>>,
+    /// Cuts whose records are not durable yet.
+    pub cuts: Vec<(Version, Offset)>,
     /// It changed since its blob was written.
     pub changed: bool,
     pub blob: Option<BlobPlace>,
@@ -99,6 +103,7 @@ impl Partition {
             jitter: WallMillis(0),
             pending: PendingRecords::default(),
             truncation: None,
+            cuts: Vec::new(),
             changed: true,
             blob: None,
             copy_out_queued: false,

@@ -261,9 +261,10 @@ impl Node {
 
     pub fn wait_read(&mut self, core: usize, ticket: ReadTicket) -> Result<Vec<u8>, ReadError> {
         for _ in 0..100_000 {
-            let done = self.cores[core].events.iter().position(
-                |event| matches!(event, LogEvent::ReadDone { ticket: done, .. } if *done == ticket),
-            );
+            let done = self.cores[core]
+                .events
+                .iter()
+                .position(|event| matches!(event, LogEvent::ReadDone { ticket: done, .. } if *done == ticket));
             if let Some(index) = done {
                 let LogEvent::ReadDone { result, .. } = self.cores[core].events.remove(index) else { unreachable!() };
                 return result.map(|bytes| bytes.to_vec());

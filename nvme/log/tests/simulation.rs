@@ -1,0 +1,419 @@
+//! Random histories over the simulated device, a crash at any step (also inside a recovery), and a model that every
+//! recovered state must equal. `POLLUX_LOG_SEEDS` sets how many seeds run, `POLLUX_LOG_SEED` runs one,
+//! `POLLUX_LOG_OPERATIONS` sets the length of each.
+
+mod common;
+mod model;
+
+use base::*;
+use common::*;
+use model::{History, Op};
+use nvme_device::sim::{Latency, SimDisk, SimOptions, Tear};
+use pollux_nvme_log::*;
+use std::collections::BTreeMap;
+use std::rc::Rc;
+use std::time::Duration;
+
+const MIB: u64 = 1 << 20;
+const PARTITIONS: u128 = 20;
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Crash {
+    Kill,
+    PowerLoss,
+}
+
+struct Simulation {
+    seed: u64,
+    random: Random,
+    node: Option<Node>,
+    options: OpenOptions,
+    histories: BTreeMap<PartitionId, History>,
+    producers: BTreeMap<(PartitionId, i64), i32>,
+    view: Option<SavedView>,
+    views: Vec<SavedView>,
+    crash: Crash,
+    epoch: i32,
+}
+
+impl Simulation {
+    fn new(seed: u64) -> Simulation {
+        let mut random = Random::from_seed(seed);
+        let mut disk_options = SimOptions::new((48 + random.below(64)) * MIB / BLOCK_SIZE as u64);
+        disk_options.volatile_write_cache = random.chance(3, 4);
+        disk_options.latency = if random.chance(1, 2) { Latency::SSD } else { Latency::NONE };
+        disk_options.tear = if random.chance(1, 2) { Tear::Sectors } else { Tear::Blocks };
+        disk_options.transfer_max = [32, 256, 1024][random.below(3) as usize];
+        let crash = if random.chance(3, 4) { Crash::PowerLoss } else { Crash::Kill };
+        let disk = SimDisk::new(disk_options, Random::from_seed(random.next_u64()));
+        let mut now = START;
+        format(&disk, 4, 0, &mut random, &mut now);
+        let mut options = options(1 + random.below(3) as u16);
+        options.store.durable_writes = random.chance(1, 2);
+        options.store.copy_out_window = [256 << 10, 4 << 20][random.below(2) as usize];
+        options.store.tail_cache = [64 << 10, 8 << 20][random.below(2) as usize];
+        options.store.read_cache = [256 << 10, 8 << 20][random.below(2) as usize];
+        options.store.index_cache = [4 << 10, 1 << 20][random.below(2) as usize];
+        options.store.high_watermark_interval = Duration::from_millis(20);
+        options.store.description_held_max = Duration::from_millis(50);
+        if crash == Crash::Kill && random.chance(1, 2) {
+            options.store.durability = Durability::Cache;
+        }
+        let node = open(&disk, &options, &mut random, &mut now);
+        let (histories, producers) = (BTreeMap::new(), BTreeMap::new());
+        let (view, views) = (None, Vec::new());
+        Simulation { seed, random, node: Some(node), options, histories, producers, view, views, crash, epoch: 0 }
+    }
+
+    fn node(&mut self) -> &mut Node {
+        self.node.as_mut().expect("it runs")
+    }
+
+    fn find(&mut self, id: PartitionId) -> Option<(usize, LogSlot)> {
+        let node = self.node();
+        let find = |(index, core): (usize, &Core)| core.store.find(id).map(|slot| (index, slot));
+        node.cores.iter().enumerate().find_map(find)
+    }
+
+    fn some_partition(&mut self) -> Option<(PartitionId, usize, LogSlot)> {
+        let id = partition(self.random.below(PARTITIONS as u64).into());
+        self.find(id).map(|(core, slot)| (id, core, slot))
+    }
+
+    fn turn(&mut self) {
+        self.node().turn();
+        self.take_events();
+    }
+
+    fn take_events(&mut self) {
+        let Simulation { node, histories, view, views, seed, .. } = self;
+        let node = node.as_mut().expect("it runs");
+        for core in &mut node.cores {
+            let mut kept = Vec::new();
+            for event in core.events.drain(..) {
+                match event {
+                    LogEvent::Durable { slot, up_to } => {
+                        let id = core.store.partition_id(slot);
+                        histories.get_mut(&id).expect("known").on_durable(up_to.0);
+                    }
+                    LogEvent::LogStartMoved { slot, to } if core.store.is_open(slot) => {
+                        let id = core.store.partition_id(slot);
+                        histories.get_mut(&id).expect("known").on_log_start(to.0);
+                    }
+                    LogEvent::Truncated { slot, result } => {
+                        let to = result.unwrap_or_else(|error| panic!("seed {seed}: truncation: {error}"));
+                        let id = core.store.partition_id(slot);
+                        histories.get_mut(&id).expect("known").pending.push(Op::Truncate(to.0));
+                    }
+                    LogEvent::Deleted { partition } => {
+                        let history = histories.get(&partition);
+                        if history.is_some_and(|h| h.now().deleted) {
+                            histories.remove(&partition);
+                        }
+                    }
+                    LogEvent::ViewSaved { metadata_offset } => {
+                        let saved = views.iter().rposition(|view| view.metadata_offset == metadata_offset);
+                        if let Some(index) = saved {
+                            *view = Some(views[index].clone());
+                            views.drain(..=index);
+                        }
+                    }
+                    LogEvent::NamespaceStopped { reason } => panic!("seed {seed}: stopped: {reason}"),
+                    event @ LogEvent::ReadDone { .. } => kept.push(event),
+                    _ => {}
+                }
+            }
+            core.events = kept;
+        }
+    }
+
+    fn create(&mut self) {
+        let id = partition(self.random.below(PARTITIONS as u64).into());
+        let known = self.histories.contains_key(&id);
+        if known || self.find(id).is_some() {
+            return;
+        }
+        let cores = self.node().cores.len() as u64;
+        let core = self.random.below(cores) as usize;
+        let config = LogConfig {
+            segment_bytes: [64 << 10, 1 << 20][self.random.below(2) as usize],
+            ..LogConfig::keep_everything()
+        };
+        let node = self.node();
+        let now = node.now;
+        if node.cores[core].store.create(now, id, 0, config).is_ok() {
+            self.histories.insert(id, History::default());
+            self.producers.retain(|(partition, _), _| *partition != id);
+        }
+    }
+
+    fn some_batch(&mut self, id: PartitionId) -> Vec<u8> {
+        let at = self.node().now.wall;
+        let value = match self.random.below(40) {
+            0 => 60_000 + self.random.below(200_000) as usize,
+            1..=4 => 10_000 + self.random.below(15_000) as usize,
+            5..=12 => 1000 + self.random.below(4000) as usize,
+            _ => self.random.below(400) as usize,
+        };
+        let records = if value > 10_000 { 1 } else { 1 + self.random.below(4) as usize };
+        let at = WallMillis(at.0 - self.random.below(5000) as i64);
+        if self.random.chance(1, 2) {
+            return batch(&mut self.random, records, value, at);
+        }
+        let producer = 1 + self.random.below(6) as i64;
+        let transactional = producer >= 4;
+        if transactional && self.random.chance(1, 4) {
+            let committed = self.random.chance(1, 2);
+            return marker(producer, 0, committed, at);
+        }
+        let sequence = self.producers.entry((id, producer)).or_insert(0);
+        let first = *sequence;
+        *sequence += records as i32;
+        let epoch = (first / 200) as i16 * i16::from(!transactional);
+        producer_batch(&mut self.random, records, value, at, (producer, epoch, first), transactional)
+    }
+
+    fn append(&mut self) {
+        let Some((id, core, slot)) = self.some_partition() else { return };
+        let bytes = self.some_batch(id);
+        let epoch = self.epoch;
+        let follows = self.random.chance(1, 10);
+        let node = self.node.as_mut().expect("it runs");
+        let now = node.now;
+        let store = &mut node.cores[core].store;
+        let base = Offset(store.end_offset(slot).0 + if follows { self.random.below(3) as i64 } else { 0 });
+        let stamped = stamped(&bytes, base, epoch);
+        let append = match follows {
+            true => Append { batches: &stamped, mode: AppendMode::Follower },
+            false => Append { batches: &bytes, mode: AppendMode::Leader { epoch: LeaderEpoch(epoch) } },
+        };
+        match store.append(now, slot, append) {
+            Ok(appended) => {
+                assert_eq!(appended.first, base);
+                self.histories.get_mut(&id).expect("known").pending.push(Op::Append(Rc::new(stamped)));
+            }
+            Err(AppendError::Pressure | AppendError::Full) => self.turn(),
+            Err(error) => panic!("seed {}: append: {error}", self.seed),
+        }
+    }
+
+    fn change(&mut self) {
+        let Some((id, core, slot)) = self.some_partition() else { return };
+        let what = self.random.below(10);
+        let pick = self.random.next_u64();
+        let node = self.node.as_mut().expect("it runs");
+        let now = node.now;
+        let store = &mut node.cores[core].store;
+        let history = self.histories.get_mut(&id).expect("known");
+        let (start, durable, end) = (store.log_start(slot), store.durable_offset(slot), store.end_offset(slot));
+        match what {
+            0..=2 if end > start => {
+                let span = (end.0 - start.0) as u64;
+                let back = if pick.is_multiple_of(4) { pick % span + 1 } else { (pick % 8 + 1).min(span) };
+                let to = Offset(end.0 - back as i64);
+                match store.truncate(now, slot, to) {
+                    Ok(TruncateOutcome::Done) => history.pending.push(Op::Truncate(to.0)),
+                    Ok(TruncateOutcome::Reading) => {}
+                    Err(_) => self.turn(),
+                }
+            }
+            3 | 4 if durable > start => {
+                let to = Offset(start.0 + (pick % (durable.0 - start.0) as u64) as i64 + 1);
+                if store.set_log_start(slot, to).is_ok() {
+                    history.pending.push(Op::LogStart(to.0));
+                }
+            }
+            5 | 6 => {
+                self.epoch += 1;
+                if store.start_epoch(slot, LeaderEpoch(self.epoch), end).is_ok() {
+                    history.pending.push(Op::Epoch(self.epoch, end.0));
+                }
+            }
+            7 if pick.is_multiple_of(4) => {
+                if store.delete(slot).is_ok() {
+                    history.pending.push(Op::Delete);
+                }
+            }
+            8 if pick.is_multiple_of(4) => {
+                let at = end.0 + (pick >> 8) as i64 % 50;
+                if store.restart_at(slot, Offset(at)).is_ok() {
+                    history.pending.push(Op::Restart(at));
+                }
+            }
+            _ => store.record_high_watermark(now, slot, durable),
+        }
+        self.take_events();
+    }
+
+    fn check_reads(&mut self) {
+        let Some((id, core, slot)) = self.some_partition() else { return };
+        let state = self.histories[&id].now();
+        let upper = self.node().cores[core].store.durable_offset(slot);
+        let start = Offset(state.log_start);
+        if upper <= start {
+            return;
+        }
+        let from = Offset(start.0 + self.random.below((upper.0 - start.0) as u64) as i64);
+        let max = 1 + self.random.below(200_000) as usize;
+        let Some(bytes) = self.node().fetch(core, slot, from, upper, max) else { return };
+        self.take_events();
+        let all = state.bytes();
+        let view = batch::BatchView::parse(&bytes).expect("a batch").0.header();
+        let found = all.windows(bytes.len()).any(|window| window == bytes);
+        assert!(found || self.histories.get(&id).is_none_or(|h| h.now().end != state.end), "seed {}", self.seed);
+        let gap = state.batch_starts().iter().all(|base| *base > from.0 || *base <= view.base_offset.0);
+        assert!(view.last_offset() >= from && gap, "seed {}: {from} gives {view:?}", self.seed);
+    }
+
+    fn save_view(&mut self) {
+        let offset = self.views.last().or(self.view.as_ref()).map_or(0, |view| view.metadata_offset) + 1;
+        let view = SavedView { metadata_offset: offset, bytes: vec![offset as u8; self.random.below(20_000) as usize] };
+        for core in &mut self.node().cores {
+            if core.store.save_view(view.bytes.clone(), offset).is_ok() {
+                self.views.push(view);
+                return;
+            }
+        }
+    }
+
+    fn step(&mut self) {
+        match self.random.below(100) {
+            0..=2 => self.create(),
+            3..=54 => self.append(),
+            55..=60 => self.change(),
+            61..=63 => self.check_reads(),
+            64 => {
+                let cores = self.node().cores.len() as u64;
+                let core = self.random.below(cores) as usize;
+                self.node().cores[core].store.checkpoint();
+            }
+            65 => self.save_view(),
+            66 => {
+                let wait = Duration::from_millis(self.random.below(30));
+                let node = self.node();
+                node.now = advance(node.now, wait);
+            }
+            _ => self.turn(),
+        }
+    }
+
+    /// The process dies, and perhaps the power goes; and again inside the recovery. Then what is found is compared.
+    fn crash(&mut self) {
+        let node = self.node.take().expect("it runs");
+        let (disk, mut now) = node.kill();
+        let power = |random: &mut Random, crash| crash == Crash::PowerLoss && random.chance(3, 4);
+        if power(&mut self.random, self.crash) {
+            disk.power_loss(&mut self.random);
+        }
+        while self.random.chance(1, 2) {
+            let steps = self.random.below(120) as usize;
+            self.options.cores = 1 + self.random.below(4) as u16;
+            match try_open(&disk, &self.options, &mut self.random, &mut now, steps) {
+                Some(Err(error)) => panic!("seed {}: {error}", self.seed),
+                Some(Ok(_)) | None => {}
+            }
+            if power(&mut self.random, self.crash) {
+                disk.power_loss(&mut self.random);
+            }
+        }
+        self.options.cores = 1 + self.random.below(4) as u16;
+        let node = match try_open(&disk, &self.options, &mut self.random, &mut now, 1_000_000) {
+            Some(Ok(node)) => node,
+            Some(Err(error)) => panic!("seed {}: {error}", self.seed),
+            None => panic!("seed {}: the opening does not end", self.seed),
+        };
+        let report = &node.report;
+        let honest = report.damages.is_empty() && report.suspects.is_empty() && report.older_checkpoints.is_empty();
+        assert!(honest, "seed {}: damage without a fault: {report:?}", self.seed);
+        let view = node.view.clone();
+        self.node = Some(node);
+        let saved = view == self.view || self.views.iter().any(|newer| Some(newer) == view.as_ref());
+        assert!(saved, "seed {}: the view is {:?}", self.seed, view.map(|view| view.metadata_offset));
+        self.view = view;
+        self.views.clear();
+        self.compare();
+    }
+
+    fn compare(&mut self) {
+        let ids: Vec<PartitionId> = self.histories.keys().copied().collect();
+        for id in ids {
+            let history = self.histories[&id].clone();
+            let possible = history.possible();
+            let Some((core, slot)) = self.find(id) else {
+                let may_lack = !history.certain || possible.iter().any(|(_, state)| state.deleted);
+                assert!(may_lack, "seed {}: {id} is gone", self.seed);
+                self.histories.remove(&id);
+                continue;
+            };
+            let store = &self.node.as_ref().expect("it runs").cores[core].store;
+            let mut why = Vec::new();
+            let found = possible.iter().filter(|(_, state)| !state.deleted).find(|(_, state)| {
+                why.push(state.differs(store, slot));
+                why.last().is_some_and(Option::is_none)
+            });
+            let Some((count, state)) = found else {
+                panic!("seed {}: {id} is none of {} possible states: {why:?}", self.seed, possible.len());
+            };
+            let end = Offset(state.end);
+            let max = 1 + self.random.below(300_000) as usize;
+            let bytes = self.node().read_all(core, slot, end, max);
+            if bytes != state.bytes() {
+                let list = |bytes: &[u8]| -> Vec<(i64, i64, usize)> {
+                    let header = |view: batch::BatchView<'_>| (view.base_offset().0, view.header().last_offset().0, view.size());
+                    batch::Batches::new(bytes).map_while(Result::ok).map(header).collect()
+                };
+                let (found, wanted) = (list(&bytes), list(&state.bytes()));
+                let seed = self.seed;
+                let described = self.node().cores[core].store.describe(slot);
+                panic!("seed {seed}: {id} has {found:?}, not {wanted:?}: {described}");
+            }
+            let history = self.histories.get_mut(&id).expect("known");
+            history.acknowledge(*count);
+            history.pending.clear();
+        }
+        for core in 0..self.node().cores.len() {
+            let found: Vec<_> = self.node().cores[core].store.slots().collect();
+            for (_, id) in found {
+                assert!(self.histories.contains_key(&id), "seed {}: {id} came from nowhere", self.seed);
+            }
+        }
+        self.take_events();
+    }
+}
+
+fn run(seed: u64, operations: usize) {
+    let mut simulation = Simulation::new(seed);
+    let crashes = 5;
+    for round in 0..crashes {
+        let share = operations / crashes;
+        let count = share / 2 + simulation.random.below(share as u64) as usize;
+        for _ in 0..count {
+            simulation.step();
+        }
+        if round % 2 == 0 {
+            simulation.crash();
+        } else {
+            for _ in 0..simulation.random.below(40) {
+                simulation.turn();
+            }
+            simulation.crash();
+        }
+    }
+}
+
+fn number(name: &str, default: u64) -> u64 {
+    std::env::var(name).ok().and_then(|text| text.parse().ok()).unwrap_or(default)
+}
+
+#[test]
+fn every_crash_leaves_what_was_acknowledged() {
+    let operations = number("POLLUX_LOG_OPERATIONS", 2500) as usize;
+    if let Ok(seed) = std::env::var("POLLUX_LOG_SEED") {
+        run(seed.parse().expect("a seed is a number"), operations);
+        return;
+    }
+    let first = number("POLLUX_LOG_FIRST_SEED", 1);
+    for seed in first..first + number("POLLUX_LOG_SEEDS", 12) {
+        run(seed, operations);
+    }
+}
