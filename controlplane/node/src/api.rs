@@ -5,6 +5,9 @@ use bytes::Bytes;
 use link::{Down, Up};
 use settings::BrokerSettings;
 
+/// The file that `DiskWork::StoreRun` replaces, beside `meta.properties`.
+pub const RUN_FILE: &str = "dataplane-run";
+
 /// What a node is started with, beside its files.
 #[derive(Clone, Debug)]
 pub struct Options {
@@ -36,7 +39,7 @@ pub enum Event {
 pub enum DiskWork {
     Job(quorum::DiskJob),
     Read(quorum::DiskRead),
-    /// Replaces the file beside `meta.properties` that names the last run of the dataplane: `RUN_FILE`.
+    /// Replaces the file beside `meta.properties` that names the last run of the dataplane.
     StoreRun(Bytes),
 }
 

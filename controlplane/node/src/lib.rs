@@ -27,7 +27,7 @@ mod status;
 mod stop;
 mod topics;
 
-pub use api::{DiskWork, End, Event, Options, Outputs};
+pub use api::{DiskWork, End, Event, Options, Outputs, RUN_FILE};
 pub use features::{bootstrap_features, supported_features};
 pub use format::{FormatRequest, format_steps};
 pub use node::{Node, StartError};

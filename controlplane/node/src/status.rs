@@ -2,6 +2,7 @@
 
 use crate::node::Node;
 use base::Now;
+use std::time::Duration;
 
 /// How far the broker is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,6 +39,8 @@ pub struct Status {
     pub metadata_version: Option<i16>,
     pub broker: BrokerPhase,
     pub link_up: bool,
+    /// Since the dataplane was last heard of, while it is connected.
+    pub link_silence: Option<Duration>,
     pub duties_sent: i64,
     pub duties_applied: i64,
     pub view_sent: i64,
@@ -54,11 +57,16 @@ pub struct Status {
     pub forwarded_requests: u64,
     pub answered_requests: u64,
     pub malformed_requests: u64,
-    /// The dataplane has in force what it was sent: clients can be served.
     pub ready: bool,
 }
 
 impl Node {
+    /// The dataplane has in force what it was sent: clients can be served.
+    pub fn is_ready(&self) -> bool {
+        let in_force = |d: &crate::link_end::Dataplane| d.duties_in_force() && d.applied().1 >= d.sent().1;
+        self.broker.is_serving() && self.dataplane.as_ref().is_some_and(in_force) && !self.stopping.has_begun()
+    }
+
     pub fn status(&self, now: Now) -> Status {
         let image = self.loader.image();
         let brokers = image.cluster.brokers.values();
@@ -77,7 +85,6 @@ impl Node {
         let described = self.quorum.describe(now);
         let dataplane = self.dataplane.as_ref();
         let (sent, applied) = dataplane.map_or(((-1, -1), (-1, -1)), |d| (d.sent(), d.applied()));
-        let in_force = dataplane.is_some_and(|d| d.is_served()) && applied.0 >= sent.0 && applied.1 >= sent.1;
         Status {
             quorum_state: state_name(self.quorum.state()),
             quorum_epoch: self.quorum.epoch().0,
@@ -95,6 +102,7 @@ impl Node {
             metadata_version: image.features.metadata_version.map(|version| version.0),
             broker: self.broker.phase(),
             link_up: dataplane.is_some(),
+            link_silence: dataplane.map(|d| now.monotonic.since(d.last_heard)),
             duties_sent: sent.0,
             duties_applied: applied.0,
             view_sent: sent.1,
@@ -111,7 +119,7 @@ impl Node {
             forwarded_requests: self.counts.forwarded,
             answered_requests: self.counts.answered,
             malformed_requests: self.counts.malformed,
-            ready: self.broker.is_serving() && in_force && !self.stopping.has_begun(),
+            ready: self.is_ready(),
         }
     }
 }

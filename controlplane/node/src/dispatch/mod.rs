@@ -2,7 +2,6 @@
 
 mod configs;
 mod find_coordinator;
-mod quorum_info;
 
 pub(crate) use configs::Screened;
 
@@ -12,6 +11,7 @@ use base::Now;
 use controller::{Reading, RequestContext};
 use coordinators::Coordinators;
 use link::Forward;
+use quorum::protocol::describe_response;
 use wire::{ApiKey, Decoder, RequestKind};
 
 /// What clients may ask of the controller; its other APIs are for brokers, and not served to clients.
@@ -71,7 +71,11 @@ impl Node {
             }
             RequestKind::AlterConfigs(request) => self.alter_configs(caller, &context, request, now),
             RequestKind::FindCoordinator(request) => self.find_coordinator(caller, &request, &context.listener, now),
-            RequestKind::DescribeQuorum(request) => self.describe_quorum(caller, &request, now),
+            RequestKind::DescribeQuorum(request) => {
+                let described = self.quorum.describe(now);
+                let response = describe_response(&request, described.as_ref(), caller.version);
+                self.answer(caller, &response.into());
+            }
             request if Coordinators::serves(api) => {
                 let client_id = forward.client_id.as_deref().unwrap_or_default();
                 self.ask_coordinator(caller, client_id, &forward.client_host, request);
