@@ -46,7 +46,8 @@ impl Partitions {
                 found.map(|(partition, log)| self.log_facts(store, partition, log)).collect()
             }
         };
-        let (usable, total) = store.space_use();
+        let (free, owned) = store.space_use();
+        let (total, usable) = self.space.map_or((owned, free), |space| (space.total, space.unowned + free));
         self.answer(gather.core, Outcome::LogsDescribed { gather, logs, total, usable });
     }
 

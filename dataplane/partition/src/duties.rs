@@ -214,11 +214,12 @@ impl Partitions {
 
     /// The only way a partition goes. Its bytes are freed in the background.
     pub fn remove(&mut self, store: &mut Store, removal: Removal) -> Result<(), DutyError> {
+        let gone = |duty: &Duty| duty.partition == removal.partition && duty.created_at <= removal.removed_at;
+        self.stalled.retain(|one| !matches!(one, Stalled::Duty(duty) if gone(duty)));
         let Some(log) = store.find(removal.partition) else { return Ok(()) };
         if removal.removed_at < store.created_at(log) {
             return Err(DutyError::CreatedLater);
         }
-        self.stalled.retain(|one| !matches!(one, Stalled::Duty(duty) if duty.partition == removal.partition));
         match store.delete(log) {
             Ok(()) => {}
             Err(ChangeError::Pressure) => {

@@ -37,6 +37,14 @@ impl Outputs {
     }
 }
 
+/// The whole namespace, of which a core's store knows only its own slabs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Space {
+    pub total: u64,
+    /// Bytes of slabs that no core owns.
+    pub unowned: u64,
+}
+
 /// Who is to try again when the store has room.
 #[derive(Clone, Debug)]
 pub(crate) enum Stalled {
@@ -64,6 +72,7 @@ pub struct Partitions {
     pub(crate) stalled: VecDeque<Stalled>,
     pub(crate) scratch: Vec<u8>,
     pub(crate) image: u64,
+    pub(crate) space: Option<Space>,
     /// Partitions whose turn has yet to come.
     pub(crate) to_expire: Vec<ReplicaToken>,
     pub(crate) to_configure: Vec<ReplicaToken>,
@@ -92,6 +101,7 @@ impl Partitions {
             stalled: VecDeque::new(),
             scratch: Vec::new(),
             image: 0,
+            space: None,
             to_expire: Vec::new(),
             to_configure: Vec::new(),
             stopped: false,
@@ -148,6 +158,11 @@ impl Partitions {
     pub fn take_outputs(&mut self) -> Outputs {
         self.tell_news();
         std::mem::take(&mut self.out)
+    }
+
+    /// What DescribeLogDirs tells of the namespace; the keeper knows it.
+    pub fn set_space(&mut self, space: Space) {
+        self.space = Some(space);
     }
 
     /// Commands that have no outcome yet.

@@ -387,3 +387,28 @@ fn a_cancelled_fetch_that_reads_is_answered_and_waits_for_nothing() {
     node.turns(20);
     assert!(node.outcomes.is_empty());
 }
+
+#[test]
+fn retention_moves_the_start_and_wakes_who_waits_before_it() {
+    let (disk, mut now) = (new_disk(64, 11), START);
+    format(&disk, &mut now);
+    let options = StoreOptions { retention_interval: Duration::from_secs(1), ..store_options() };
+    let mut node = Node::open(&disk, 11, now, &broker(&[]), options);
+    let config = [("retention.ms", "10000"), ("internal.segment.bytes", "3000")];
+    node.lead(P(1), 0, &config);
+    for _ in 0..20 {
+        let at = node.now.wall.0;
+        node.produce(Acks::All, P(1), builder(1, 1000, at).build()).expect("appended");
+    }
+    let gather = wait_at(&mut node, vec![entry(P(1), 3, 10_000)], 1 << 20);
+    for _ in 0..15 {
+        node.pass(Duration::from_secs(1));
+    }
+    assert!(news(&mut node, gather)[0].urgent);
+    assert_eq!(node.fetch(P(1), 3, 10).map(|records| records.bytes), Err(FetchError::OutOfRange));
+    // The log is empty now: its ends are one offset that can be read, and no time leads anywhere.
+    assert_eq!(list(&mut node, P(1), OffsetQuery::Earliest).map(|found| found.offset), Ok(Some(Offset(20))));
+    assert_eq!(node.fetch(P(1), 20, 10).map(|records| (records.bytes, records.log_start)), Ok((0, Offset(20))));
+    assert_eq!(found(list(&mut node, P(1), OffsetQuery::At(0))), Ok((-1, -1)));
+    assert_eq!(found(list(&mut node, P(1), OffsetQuery::MaxTimestamp)), Ok((-1, -1)));
+}
