@@ -152,7 +152,8 @@ mod tests {
 
     #[test]
     fn options_reach_the_configuration() {
-        let cli = Cli::parse_from(["pollux", "start", "--data", "/x y", "--listen", "127.0.0.1:7", "--set", "cores=[0]"]);
+        let cli =
+            Cli::parse_from(["pollux", "start", "--data", "/x y", "--listen", "127.0.0.1:7", "--set", "cores=[0]"]);
         let Command::Start(args) = cli.command else { panic!("start") };
         let config = args.config().unwrap();
         assert_eq!(config.data.directory, PathBuf::from("/x y"));

@@ -27,7 +27,9 @@ impl OwnedDirectory {
 
 impl Drop for OwnedDirectory {
     fn drop(&mut self) {
-        if self.remove && let Err(error) = std::fs::remove_dir_all(&self.path) {
+        if self.remove
+            && let Err(error) = std::fs::remove_dir_all(&self.path)
+        {
             tracing::warn!(path = %self.path.display(), %error, "a temporary directory stays behind");
         }
     }
@@ -202,13 +204,7 @@ pub fn format(args: &FormatArgs) -> Result<ExitCode, StartError> {
     let process = ProcessArgs { node: args.node.clone(), run_dir: None };
     let place = place(&process, args.cluster_id.as_deref())?;
     data_core::format(dataplane_options(&process, &place)?)?;
-    daemon::format(
-        &place.data.join("controlplane"),
-        &place.ids.cluster_id,
-        place.ids.directory_id,
-        &place.config,
-        random()?.next_u64(),
-    )?;
+    daemon::format(&place.data.join("controlplane"), &place.ids.cluster_id, place.ids.directory_id, &place.config)?;
     println!("formatted {} for cluster {}", place.data.display(), place.ids.cluster_id);
     Ok(ExitCode::SUCCESS)
 }

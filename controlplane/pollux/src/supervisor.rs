@@ -2,7 +2,7 @@
 //! corruption), forwards SIGTERM, and takes its children with it when it ends.
 
 use crate::cli::{NodeArgs, StartError};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{ExitCode, Stdio};
 use std::time::{Duration, Instant};
 use tokio::io::{AsyncBufReadExt, BufReader};
@@ -203,10 +203,4 @@ async fn stop(process: &mut Process) {
         tracing::error!(process = process.role.subcommand(), "did not stop in time and is killed");
         let _ = child.kill().await;
     }
-}
-
-/// The directory where the processes meet. A path too long for a socket's name is replaced by one in the system's
-/// temporary directory.
-pub fn default_run_dir(data: &Path) -> PathBuf {
-    data.join("run")
 }

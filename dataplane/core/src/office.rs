@@ -47,11 +47,9 @@ impl<S: Streams, N: Namespace, O: Offload> Core<S, N, O> {
             StreamEvent::PeerFinished { stream } if self.is_link(stream) => self.net.close(stream, Close::Now),
             StreamEvent::Received { stream, bytes } => {
                 self.counters.add(Counter::BytesReceived, bytes.len() as u64);
-                self.with_sessions(now, |sessions, turn| sessions.on_received(turn, stream, bytes));
+                self.sessions.on_received(now, stream, bytes);
             }
-            StreamEvent::Filled { stream, buffer } => {
-                self.with_sessions(now, |sessions, turn| sessions.on_filled(turn, stream, buffer));
-            }
+            StreamEvent::Filled { stream, buffer } => self.sessions.on_filled(now, stream, buffer),
             StreamEvent::PeerFinished { stream } => {
                 self.with_sessions(now, |sessions, turn| sessions.on_peer_finished(turn, stream));
             }

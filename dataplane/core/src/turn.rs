@@ -171,6 +171,8 @@ impl<S: Streams, N: Namespace, O: Offload> Core<S, N, O> {
             self.on_stream_event(now, event);
         }
         self.scratch.stream_events = events;
+        let mut turn = Turn { now, random: &mut self.random, net: &mut self.net, arena: &self.arena };
+        self.sessions.on_events_taken(&mut turn);
         self.carry_session_outputs();
         count
     }

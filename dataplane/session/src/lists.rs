@@ -23,6 +23,9 @@ use wire::messages::offset_for_leader_epoch_response::{EpochEndOffset, OffsetFor
 use wire::messages::*;
 use wire::{ErrorCode, KafkaString, Response};
 
+/// ListOffsets answers carry the leader epoch from here on.
+const LIST_OFFSETS_EPOCH_SINCE: i16 = 4;
+
 /// The place of an entry in its response: topic, partition.
 type Spot = (u32, u32);
 
@@ -199,6 +202,7 @@ impl Sessions {
         entries: Vec<(EntryIndex, Result<ListedOffset, ListOffsetsError>)>,
     ) {
         let Some(gather) = self.gathers.get_mut(Self::token(id)) else { return };
+        let version = gather.version;
         let GatherWork::ListOffsets(work) = &mut gather.work else { panic!("outcomes answer their commands") };
         for (index, result) in entries {
             let (t, p) = work.spots[index.0 as usize];
@@ -207,7 +211,9 @@ impl Sessions {
                 Ok(listed) => {
                     answer.offset = listed.offset.map_or(-1, |offset| offset.0);
                     answer.timestamp = listed.timestamp.unwrap_or(-1);
-                    answer.leader_epoch = listed.epoch.map_or(-1, |epoch| epoch.0);
+                    if version >= LIST_OFFSETS_EPOCH_SINCE {
+                        answer.leader_epoch = listed.epoch.map_or(-1, |epoch| epoch.0);
+                    }
                 }
                 Err(error) => answer.error_code = errors::of_list_offsets(error).code(),
             }

@@ -88,6 +88,8 @@ pub struct Sessions {
     /// Connections whose next frame waits for memory, first come first served.
     starved: VecDeque<StreamId>,
     gate: Gate,
+    /// Connections that the poll at hand brought bytes for.
+    touched: Vec<StreamId>,
     next_connection: u64,
     receive_share: usize,
     expired: Vec<Timer>,
@@ -117,6 +119,7 @@ impl Sessions {
             forwards: Forwards::new(core),
             starved: VecDeque::new(),
             gate: Gate::Open,
+            touched: Vec::new(),
             next_connection: 0,
             receive_share,
             expired: Vec::new(),
@@ -194,21 +197,38 @@ impl Sessions {
         self.connections.insert(stream, connection);
     }
 
-    pub fn on_received<S: Streams>(&mut self, turn: &mut Turn<'_, S>, stream: StreamId, bytes: BufferRef) {
+    /// Bytes are looked at when all events of a poll are in (`on_events_taken`): a target that was set between two of
+    /// them would be filled out of order.
+    pub fn on_received(&mut self, now: Now, stream: StreamId, bytes: BufferRef) {
         let Some(connection) = self.connections.get_mut(&stream) else { return };
         if connection.ending {
             return;
         }
-        connection.last_active = turn.now.monotonic;
+        connection.last_active = now.monotonic;
         connection.assembler.push(bytes);
-        self.advance(turn, stream);
+        self.touch(stream);
     }
 
-    pub fn on_filled<S: Streams>(&mut self, turn: &mut Turn<'_, S>, stream: StreamId, buffer: Buffer) {
+    pub fn on_filled(&mut self, now: Now, stream: StreamId, buffer: Buffer) {
         let Some(connection) = self.connections.get_mut(&stream) else { return };
-        connection.last_active = turn.now.monotonic;
+        connection.last_active = now.monotonic;
         connection.assembler.on_filled(buffer);
-        self.advance(turn, stream);
+        self.touch(stream);
+    }
+
+    fn touch(&mut self, stream: StreamId) {
+        if self.touched.last() != Some(&stream) {
+            self.touched.push(stream);
+        }
+    }
+
+    /// All events of a poll are in: what they brought is cut into requests, which begin.
+    pub fn on_events_taken<S: Streams>(&mut self, turn: &mut Turn<'_, S>) {
+        let mut touched = std::mem::take(&mut self.touched);
+        for stream in touched.drain(..) {
+            self.advance(turn, stream);
+        }
+        self.touched = touched;
     }
 
     pub fn on_writable<S: Streams>(&mut self, turn: &mut Turn<'_, S>, stream: StreamId) {

@@ -72,6 +72,7 @@ impl World {
             for event in events {
                 self.on_event(event);
             }
+            self.with(|sessions, turn| sessions.on_events_taken(turn));
             self.with(|sessions, turn| sessions.on_time(turn));
             self.net.flush(self.now);
             self.now.monotonic = self.now.monotonic + Duration::from_micros(100);
@@ -83,8 +84,8 @@ impl World {
             StreamEvent::Opened { stream, listener, peer } => {
                 self.sessions.on_opened(self.now, stream, listener, Some(peer));
             }
-            StreamEvent::Received { stream, bytes } => self.with(|s, turn| s.on_received(turn, stream, bytes)),
-            StreamEvent::Filled { stream, buffer } => self.with(|s, turn| s.on_filled(turn, stream, buffer)),
+            StreamEvent::Received { stream, bytes } => self.sessions.on_received(self.now, stream, bytes),
+            StreamEvent::Filled { stream, buffer } => self.sessions.on_filled(self.now, stream, buffer),
             StreamEvent::Writable { stream, .. } => self.with(|s, turn| s.on_writable(turn, stream)),
             StreamEvent::PeerFinished { stream } => self.with(|s, turn| s.on_peer_finished(turn, stream)),
             StreamEvent::Closed { stream, .. } => self.closed(stream),
@@ -367,6 +368,27 @@ fn a_waiting_fetch_is_answered_by_news_or_by_time() {
     assert_eq!(answers(&peer.read(), &[(ApiKey::Fetch, 4)])[0].0, 2);
 }
 
+/// Several pieces of one large frame in one poll: the target may only be set behind the last of them.
+#[test]
+fn a_large_frame_that_comes_in_many_pieces_is_put_together_in_order() {
+    let mut world = World::new(SimFaults { partial: Some(2), ..SimFaults::none() });
+    let mut peer = world.connect();
+    let mut request = produce(1);
+    let records: Vec<u8> = (0..700_000u32).map(|i| (i * 31 >> 3) as u8).collect();
+    request.topic_data[0].partition_data[0].records = Some(Bytes::from(records.clone()));
+    for round in 0..3 {
+        peer.write(&frame(9, round, &request));
+        for _ in 0..40 {
+            world.settle();
+        }
+        let Some(Command::Produce(produce)) = world.commands.pop() else { panic!("a produce") };
+        assert!(world.arena.open(produce.entries.into_iter().next().unwrap().records.unwrap())[..] == records[..]);
+        world.answer_produce(produce.gather, 1, 0);
+        world.settle();
+        assert_eq!(answers(&peer.read(), &[(ApiKey::Produce, 9)])[0].0, round);
+    }
+}
+
 #[test]
 fn a_closed_gate_holds_produces_back_and_lets_them_go_on() {
     let mut world = World::new(SimFaults::none());
@@ -383,6 +405,46 @@ fn a_closed_gate_holds_produces_back_and_lets_them_go_on() {
     world.answer_produce(gather, 1, 0);
     world.settle();
     assert_eq!(answers(&producer.read(), &[(ApiKey::Produce, 9), (ApiKey::Metadata, 12)]).len(), 2);
+}
+
+/// Every version of every API that partitions answer can carry what its owner said (a ListOffsets version without a
+/// leader epoch once ended the process).
+#[test]
+fn every_version_can_say_what_partitions_answer() {
+    for version in ApiKey::ListOffsets.stable_versions().iter() {
+        let mut world = World::new(SimFaults::none());
+        let mut peer = world.connect();
+        use list_offsets_request::{ListOffsetsPartition, ListOffsetsTopic};
+        let partition = ListOffsetsPartition { timestamp: -1, current_leader_epoch: -1, ..Default::default() };
+        let topic =
+            ListOffsetsTopic { name: KafkaString::from("t"), partitions: vec![partition], ..Default::default() };
+        let request = ListOffsetsRequest { replica_id: -1, topics: vec![topic], ..Default::default() };
+        peer.write(&frame(version, 1, &request));
+        world.settle();
+        let Some(Command::ListOffsets(list)) = world.commands.pop() else { panic!("a list") };
+        let listed = handoff::ListedOffset { offset: Some(Offset(5)), timestamp: Some(7), epoch: Some(LeaderEpoch(3)) };
+        let entries = vec![(handoff::EntryIndex(0), Ok(listed))];
+        let outcome = Outcome::OffsetsListed { gather: list.gather, entries };
+        world.with(|sessions, turn| sessions.on_outcome(turn, outcome));
+        world.settle();
+        let answered = answers(&peer.read(), &[(ApiKey::ListOffsets, version)]);
+        let ResponseKind::ListOffsets(response) = &answered[0].1 else { panic!("a list") };
+        let partition = &response.topics[0].partitions[0];
+        assert_eq!((partition.offset, partition.leader_epoch), (5, if version >= 4 { 3 } else { -1 }));
+    }
+    for version in ApiKey::DescribeLogDirs.stable_versions().iter() {
+        let mut world = World::new(SimFaults::none());
+        let mut peer = world.connect();
+        peer.write(&frame(version, 1, &DescribeLogDirsRequest { topics: None, ..Default::default() }));
+        world.settle();
+        let Some(Command::DescribeLogs(describe)) = world.commands.pop() else { panic!("a description") };
+        let partition = PartitionId { topic: TOPIC, index: PartitionIndex(0) };
+        let logs = vec![handoff::LogFacts { partition, size: 9, lag: 0, future: false }];
+        let outcome = Outcome::LogsDescribed { gather: describe.gather, logs, total: 100, usable: 50 };
+        world.with(|sessions, turn| sessions.on_outcome(turn, outcome));
+        world.settle();
+        assert_eq!(answers(&peer.read(), &[(ApiKey::DescribeLogDirs, version)])[0].0, 1);
+    }
 }
 
 #[test]
