@@ -48,8 +48,8 @@ pub enum Event {
         id: ReadId,
         result: ReadResult,
     },
-    /// The topic that holds groups and offsets exists with so many partitions. Until it is known, nobody is
-    /// coordinated here.
+    /// The topic that holds groups and offsets exists with so many partitions; 0 where it is gone. Until it is known,
+    /// nobody is coordinated here, and leadership of its partitions means nothing.
     OffsetsTopic {
         topic: TopicId,
         partitions: u32,

@@ -197,7 +197,7 @@ impl Coordinators {
 
     /// Another topic of the same name: nothing of the former one's shards counts any more.
     fn on_offsets_topic(&mut self, turning: &mut Turning<'_>, id: TopicId, partitions: u32) {
-        if self.topic.is_some_and(|topic| topic.id != id) {
+        if self.topic.is_some_and(|topic| topic.id != id) || partitions == 0 {
             let all: Vec<PartitionIndex> = self.shards.keys().copied().collect();
             all.into_iter().for_each(|at| self.drop_shard(turning, at));
         }

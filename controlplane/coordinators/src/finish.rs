@@ -32,9 +32,9 @@ const GROUP_OPERATIONS: i32 = 1 << 3 | 1 << 6 | 1 << 8 | 1 << 10 | 1 << 11;
 pub(crate) fn in_version(response: ResponseKind, version: i16) -> ResponseKind {
     match response {
         ResponseKind::JoinGroup(mut response) => {
-            if version < NULL_PROTOCOL_SINCE {
-                response.protocol_name.get_or_insert_default();
-            }
+            // An empty name and none are the same; versions tell it in their own way.
+            let name = response.protocol_name.take().filter(|name| !name.is_empty());
+            response.protocol_name = if version < NULL_PROTOCOL_SINCE { Some(name.unwrap_or_default()) } else { name };
             response.into()
         }
         ResponseKind::LeaveGroup(response) if version < LEAVES_SEVERAL_SINCE => {

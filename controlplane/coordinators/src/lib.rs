@@ -22,5 +22,4 @@ pub use api::{
     AppendId, AppendResult, Client, Event, Output, ReadId, ReadResult, Request, RequestToken, Slice, Topics,
 };
 pub use coordinators::{Coordinators, Options};
-pub use group::settings::GroupSettings;
 pub use place::partition_for;

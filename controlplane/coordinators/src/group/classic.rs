@@ -376,3 +376,100 @@ fn bucket(name: &str) -> u32 {
     let hash = java_hash(name) as u32;
     (hash ^ (hash >> 16)) & 15
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const STATES: [State; 4] = [State::Empty, State::Preparing(Preparing::Again), State::Completing, State::Stable];
+
+    #[test]
+    fn states_follow_each_other_as_in_kafka() {
+        // Rows: from; columns: to.
+        let allowed = [
+            [false, true, false, false],
+            [true, false, true, false],
+            [false, true, false, true],
+            [false, true, false, false],
+        ];
+        for (from, row) in STATES.iter().zip(allowed) {
+            for (to, allowed) in STATES.iter().zip(row) {
+                assert_eq!(to.may_follow(*from), allowed, "{from:?} to {to:?}");
+            }
+        }
+    }
+
+    fn member(id: &str, protocols: &[&str]) -> Member {
+        Member {
+            id: id.into(),
+            instance: None,
+            client_id: "c".into(),
+            client_host: "/h".into(),
+            rebalance_timeout_ms: 1,
+            session_timeout_ms: 1,
+            protocols: protocols.iter().map(|name| Protocol { name: (*name).into(), metadata: Bytes::new() }).collect(),
+            assignment: Bytes::new(),
+            awaiting_join: None,
+            awaiting_sync: None,
+            is_new: false,
+        }
+    }
+
+    fn group_of(members: &[(&str, &[&str])]) -> ClassicGroup {
+        let mut group = ClassicGroup::new("g".into(), WallMillis(0));
+        for (id, protocols) in members {
+            group.insert(member(id, protocols));
+        }
+        group
+    }
+
+    #[test]
+    fn the_protocol_with_most_votes_of_those_all_know_wins() {
+        let select = |members: &[(&str, &[&str])]| group_of(members).select_protocol().map(|name| name.to_string());
+        assert_eq!(select(&[("a", &["x", "y"]), ("b", &["y", "x"]), ("c", &["y", "x"])]).as_deref(), Some("y"));
+        assert_eq!(select(&[("a", &["x", "y"]), ("b", &["y"])]).as_deref(), Some("y"));
+        assert_eq!(select(&[("a", &["x"]), ("b", &["y"])]), None);
+        assert_eq!(select(&[]), None);
+        // One vote each: what Apache Kafka chooses, since its table visits it first.
+        assert_eq!(
+            select(&[("a", &["roundrobin", "range"]), ("b", &["range", "roundrobin"])]).as_deref(),
+            Some("range")
+        );
+        let sticky: &[&str] = &["sticky", "cooperative-sticky"];
+        assert_eq!(select(&[("a", &["cooperative-sticky", "sticky"]), ("b", sticky)]).as_deref(), Some("sticky"));
+    }
+
+    #[test]
+    fn counts_follow_members_that_come_change_and_go() {
+        let mut group = group_of(&[("a", &["x", "y"]), ("b", &["y"])]);
+        assert_eq!(group.leader.as_deref(), Some("a"));
+        group.set_protocols("b", vec![Protocol { name: "x".into(), metadata: Bytes::new() }]);
+        assert_eq!(group.select_protocol().as_deref(), Some("x"));
+        let asker = crate::answer::Asker { token: crate::api::RequestToken(1), version: 9 };
+        assert_eq!((group.set_awaiting_join("b", Some(asker)), group.awaiting_join_count()), (None, 1));
+        assert_eq!((group.set_awaiting_join("b", Some(asker)), group.awaiting_join_count()), (Some(asker), 1));
+        assert!(group.elect_joined_leader() && group.is_leader("b"));
+        group.remove("b");
+        assert_eq!((group.awaiting_join_count(), group.leader.as_deref()), (0, Some("a")));
+        assert_eq!(group.select_protocol().as_deref(), Some("x"));
+        assert!(!group.elect_joined_leader());
+        group.remove("a");
+        assert_eq!((group.leader.clone(), group.is_bare()), (None, true));
+    }
+
+    #[test]
+    fn topics_of_consumers_are_known_only_if_all_can_be_read() {
+        let mut group = group_of(&[("a", &["x"])]);
+        assert_eq!(group.subscriptions(), None);
+        group.protocol_type = Some(CONSUMER.into());
+        group.protocol = Some("x".into());
+        assert_eq!(group.subscriptions(), None, "no metadata at all");
+        assert!(!group.is_bare());
+        let metadata =
+            Bytes::from_static(b"\x00\x05\x00\x00\x00\x01\x00\x01t\xff\xff\xff\xff and what is new in version 5");
+        group.set_protocols("a", vec![Protocol { name: "x".into(), metadata }]);
+        assert_eq!(group.subscriptions(), Some(BTreeSet::from(["t".into()])));
+        group.subscribed = None;
+        assert!(group.is_subscribed_to("anything"), "who cannot be read may read anything");
+    }
+}

@@ -19,6 +19,9 @@ const ID_REQUIRED_SINCE: i16 = 4;
 /// still there, it asks again.
 const NEW_MEMBER_JOIN_TIME: Duration = Duration::from_secs(5 * 60);
 
+/// What a string of Kafka's messages holds at most.
+const STRING_BYTES_MAX: usize = i16::MAX as usize;
+
 /// A JoinGroup under way: whom to answer, and what it says.
 pub(super) struct Joining<'a> {
     pub asker: Asker,
@@ -116,6 +119,9 @@ fn join_new(
     }
     let named = request.group_instance_id.as_ref().unwrap_or(&joining.client.client_id);
     let new_id = KafkaString::from(format!("{named}-{}", random_uuid(turn)));
+    if new_id.len() > STRING_BYTES_MAX {
+        return joining.refuse(turn, "", ErrorCode::UnknownServerError);
+    }
     if let Some(instance) = &request.group_instance_id {
         return match group.member_of_instance(instance).cloned() {
             Some(old_id) => super::statics::come_back(turn, group, joining, &old_id, new_id, settings),
@@ -149,7 +155,7 @@ fn join_existing(
         return add(turn, group, joining, id.detached(), settings);
     }
     if let Err(error) = group.validate_member(id, request.group_instance_id.as_ref()) {
-        return joining.answer(turn, JoinGroupResponse { protocol_name: None, ..join_error(id, error) });
+        return joining.refuse(turn, id, error);
     }
     let same = group.member(id).is_some_and(|member| member.matches(&request.protocols));
     match group.state() {

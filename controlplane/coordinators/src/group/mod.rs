@@ -33,7 +33,7 @@ use record::{GroupRecord, Loaded};
 use settings::GroupSettings;
 use std::collections::{BTreeMap, BTreeSet};
 use wire::messages::{JoinGroupResponse, SyncGroupResponse};
-use wire::{DecodeError, ErrorCode, KafkaString};
+use wire::{DecodeError, EncodeError, ErrorCode, KafkaString};
 
 pub(crate) type GroupTurn<'a> = Turn<'a, GroupMachine>;
 pub(crate) type GroupWritten = Written<GroupMachine>;
@@ -196,7 +196,7 @@ impl Machine for GroupMachine {
         self.groups.clear();
     }
 
-    fn encode(record: &GroupRecord) -> Encoded {
+    fn encode(record: &GroupRecord) -> Result<Encoded, EncodeError> {
         record.encode()
     }
 

@@ -4,7 +4,7 @@ use crate::runtime::Encoded;
 use base::{LeaderEpoch, Offset, PartitionIndex, TopicId, Uuid, WallMillis};
 use bytes::BytesMut;
 use wire::messages::{GroupMetadataKey, GroupMetadataValue, OffsetCommitKey, OffsetCommitValue};
-use wire::{DecodeError, Decoder, GroupRecordKey, GroupRecordValue, KafkaString};
+use wire::{DecodeError, Decoder, EncodeError, GroupRecordKey, GroupRecordValue, KafkaString};
 
 /// An offset that a group committed.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -42,7 +42,7 @@ const COMMIT_VERSION: i16 = 4;
 const COMMIT_EXPIRING_VERSION: i16 = 1;
 
 impl GroupRecord {
-    pub fn encode(&self) -> Encoded {
+    pub fn encode(&self) -> Result<Encoded, EncodeError> {
         let (key, value) = match self {
             GroupRecord::Commit(key, commit) => {
                 let key =
@@ -60,14 +60,12 @@ impl GroupRecord {
             }
         };
         let mut key_bytes = BytesMut::new();
-        // Names came in with requests, whose strings are no longer than a record's.
-        key.encode(&mut key_bytes).expect("a key's fields fit their encoding");
-        let value = value.map(|(value, version)| {
+        key.encode(&mut key_bytes)?;
+        let encode = |(value, version): (GroupRecordValue, i16)| {
             let mut bytes = BytesMut::new();
-            value.encode(&mut bytes, version).expect("a value's fields fit their encoding");
-            bytes.freeze()
-        });
-        Encoded { key: key_bytes.freeze(), value }
+            value.encode(&mut bytes, version).map(|()| bytes.freeze())
+        };
+        Ok(Encoded { key: key_bytes.freeze(), value: value.map(encode).transpose()? })
     }
 }
 
@@ -162,4 +160,81 @@ fn commit(
 ) -> Loaded {
     let key = CommitKey { group, topic, partition: PartitionIndex(partition) };
     Loaded::Ours(GroupRecord::Commit(key, value.map(|value| Commit::from_value(record, value))))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use batch::Batches;
+
+    /// What Apache Kafka 4.4 wrote.
+    const LOG: &[u8] = include_bytes!("../../../../tests/golden/groups/consumer_offsets.log");
+
+    /// Calls with key, value and offset of each record outside of control batches.
+    fn for_each_record(mut visit: impl FnMut(&[u8], Option<&[u8]>, Offset)) {
+        for view in Batches::new(LOG) {
+            let view = view.expect("a good batch");
+            if view.is_control() {
+                continue;
+            }
+            for record in view.records().expect("no compression") {
+                let record = record.expect("a good record");
+                visit(record.key.expect("a key"), record.value, view.header().offset_at(record.offset_delta));
+            }
+        }
+    }
+
+    #[test]
+    fn kafkas_records_are_written_again_byte_for_byte() {
+        let mut counts = [0; 4];
+        for_each_record(|key, value, offset| {
+            let Loaded::Ours(record) = decode(offset, key, value).expect("it is read") else { return };
+            let kind = match &record {
+                GroupRecord::Commit(_, Some(commit)) if commit.expires_at.is_some() => 0,
+                GroupRecord::Commit(_, value) => 1 + usize::from(value.is_none()),
+                GroupRecord::Group(..) => 3,
+            };
+            counts[kind] += 1;
+            let written = record.encode().expect("it is written");
+            assert_eq!((&written.key[..], written.value.as_deref()), (key, value), "{record:?}");
+        });
+        assert!(counts[0] == 1 && counts[1] > 10 && counts[2] > 4 && counts[3] >= 5, "{counts:?}");
+    }
+
+    #[test]
+    fn kafkas_groups_are_what_a_group_writes_of_itself() {
+        let mut groups = 0;
+        for_each_record(|key, value, offset| {
+            if let Loaded::Ours(GroupRecord::Group(id, Some(value))) = decode(offset, key, value).expect("it is read") {
+                let group = super::super::classic::ClassicGroup::from_record(id, value.clone());
+                assert_eq!(group.to_record(|member| member.assignment.clone()), value);
+                groups += 1;
+            }
+        });
+        assert!(groups >= 4);
+    }
+
+    #[test]
+    fn what_does_not_fit_is_no_record() {
+        let key = CommitKey { group: "x".repeat(40_000).into(), topic: "t".into(), partition: PartitionIndex(0) };
+        assert!(GroupRecord::Commit(key, None).encode().is_err());
+    }
+
+    #[test]
+    fn other_records_are_told_apart() {
+        let mut others = 0;
+        let mut nothing = 0;
+        for_each_record(|key, value, offset| match decode(offset, key, value).expect("it is read") {
+            Loaded::Other(group, _) => {
+                assert_eq!(group, "modern");
+                others += 1;
+            }
+            Loaded::Nothing => nothing += 1,
+            Loaded::Ours(_) => {}
+        });
+        assert!(others >= 2 && nothing >= 6, "{others} {nothing}");
+        assert_eq!(decode(Offset(0), &[0, 99, 1], Some(b"x")), Ok(Loaded::Nothing), "a kind of a later Kafka");
+        assert!(decode(Offset(0), &[0], None).is_err() && decode(Offset(0), &[0, 2, 0, 9], None).is_err());
+        assert!(decode(Offset(0), &[0, 2, 0, 1, b'g'], Some(&[0, 3])).is_err());
+    }
 }

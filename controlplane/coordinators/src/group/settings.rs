@@ -5,7 +5,7 @@ use settings::BrokerSettings;
 use std::time::Duration;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct GroupSettings {
+pub(crate) struct GroupSettings {
     pub session_timeout_min: Duration,
     pub session_timeout_max: Duration,
     pub initial_rebalance_delay: Duration,

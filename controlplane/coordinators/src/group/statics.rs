@@ -37,8 +37,7 @@ fn replace(
     new: &KafkaString,
 ) {
     if let Some(asker) = group.set_awaiting_join(old, None) {
-        let response = join_error(old, ErrorCode::FencedInstanceId);
-        answer_join(turn, asker, JoinGroupResponse { protocol_name: None, ..response });
+        answer_join(turn, asker, join_error(old, ErrorCode::FencedInstanceId));
     }
     if let Some(asker) = group.member_mut(old).and_then(|member| member.awaiting_sync.take()) {
         answer_sync(turn, asker, sync_error(ErrorCode::FencedInstanceId));

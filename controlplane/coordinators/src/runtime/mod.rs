@@ -12,7 +12,7 @@ pub(crate) use shard::{Context, Shard};
 pub(crate) use timers::Timers;
 
 use base::{Now, Offset, ProducerId, Random};
-use wire::{DecodeError, ErrorCode};
+use wire::{DecodeError, EncodeError, ErrorCode};
 
 /// Where a record stands, and the transaction it belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -52,7 +52,8 @@ pub(crate) trait Machine: Sized {
     /// Answers whoever waits inside the machine: the shard is about to be dropped.
     fn on_unloading(&mut self, turn: &mut Turn<'_, Self>, error: ErrorCode);
 
-    fn encode(record: &Self::Record) -> Encoded;
+    /// Fails where something a client named is longer than its field.
+    fn encode(record: &Self::Record) -> Result<Encoded, EncodeError>;
     /// Applies an own record that will have this offset.
     fn apply(&mut self, offset: Offset, record: Self::Record) -> Self::Undo;
     fn undo(&mut self, undo: Self::Undo);

@@ -245,7 +245,13 @@ impl<M: Machine> Shard<M> {
             assert!(effect.is_none(), "an effect follows from records");
             return self.hold(context, reply);
         }
-        let encoded: Vec<Encoded> = records.iter().map(M::encode).collect();
+        let encoded: Vec<Encoded> = match records.iter().map(M::encode).collect() {
+            Ok(encoded) => encoded,
+            Err(error) => {
+                tracing::warn!(partition = %self.partition, %error, "a record cannot be written");
+                return self.refuse(context, Operation { reply, effect }, ErrorCode::UnknownServerError);
+            }
+        };
         let bytes: usize = encoded.iter().map(size_most).sum();
         let largest = if divisible { encoded.iter().map(size_most).max().unwrap_or(0) } else { bytes };
         let bytes_max = context.limits.batch_bytes_max;
