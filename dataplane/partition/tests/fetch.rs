@@ -6,6 +6,7 @@ use base::*;
 use batch::{Batches, Codec};
 use common::*;
 use handoff::*;
+use nvme_device::sim::{FaultPlan, PerMillion};
 use nvme_log::StoreOptions;
 use pollux_partition::{Duty, Removal};
 use std::time::Duration;
@@ -411,4 +412,50 @@ fn retention_moves_the_start_and_wakes_who_waits_before_it() {
     assert_eq!(node.fetch(P(1), 20, 10).map(|records| (records.bytes, records.log_start)), Ok((0, Offset(20))));
     assert_eq!(found(list(&mut node, P(1), OffsetQuery::At(0))), Ok((-1, -1)));
     assert_eq!(found(list(&mut node, P(1), OffsetQuery::MaxTimestamp)), Ok((-1, -1)));
+}
+
+#[test]
+fn damaged_bytes_are_refused_and_never_sent() {
+    let mut node = tight_node(12);
+    node.lead(P(1), 0, &[]);
+    for _ in 0..200 {
+        node.produce_async(Acks::None, P(1), batch(10, 1000));
+        node.turn();
+    }
+    node.turns(200);
+    node.outcomes.clear();
+    let good = node.fetch(P(1), 1000, 1 << 20).expect("it can be read");
+    node.disk.set_faults(FaultPlan { read_error: PerMillion::ALWAYS, ..FaultPlan::none() });
+    let storage = FetchError::Partition(PartitionError::Storage);
+    assert_eq!(node.fetch(P(1), 1705, 1 << 20).map(|records| records.bytes), Err(storage));
+    node.disk.set_faults(FaultPlan { bit_rot: PerMillion::ALWAYS, ..FaultPlan::none() });
+    // The flipped bit may lie beside the bytes asked for, and what precedes it is good.
+    let mut refused = false;
+    for _ in 0..20 {
+        match node.fetch(P(1), 1705, 1 << 20) {
+            Ok(records) => {
+                let ready: Vec<u8> = records.ready.iter().flat_map(|piece| piece.to_vec()).collect();
+                Batches::new(&ready).for_each(|view| view.expect("a batch").check_crc().expect("good bytes"));
+            }
+            Err(error) => {
+                assert_eq!(error, FetchError::Corrupt);
+                refused = true;
+            }
+        }
+    }
+    assert!(refused);
+    // So are the windows of an answer that has begun: its connection ends.
+    assert!(!good.rest.is_empty());
+    let gather = node.gather();
+    node.send(Command::ReadWindow(ReadWindow { gather, stretches: good.rest, bytes_max: 1 << 20 }));
+    let result = node.wait(
+        "a window",
+        |outcome| matches!(outcome, Outcome::Window { .. }),
+        |outcome| match outcome {
+            Outcome::Window { result, .. } => result.map(|window| window.pieces.len()),
+            other => panic!("{other:?}"),
+        },
+    );
+    assert_eq!(result, Err(FetchError::Corrupt));
+    assert_eq!(node.partitions.pending(), 0);
 }

@@ -82,7 +82,7 @@ impl World {
     fn make_batch(&mut self, client: usize) {
         let random = &mut self.random;
         let records = 1 + random.below(4) as i32;
-        let size = [10, 300, 3000, 40_000][random.below(4) as usize];
+        let size = [10, 300, 3000, 20_000][random.below(4) as usize];
         let codec = if random.chance(1, 3) { Codec::Zstd } else { Codec::None };
         let first = self.clients[client].next_sequence;
         let mut builder = BatchBuilder::new();
@@ -135,7 +135,8 @@ impl World {
 
     fn read(&mut self, number: usize) -> BTreeMap<i64, Vec<u8>> {
         let pending = std::mem::take(&mut self.node().outcomes);
-        let bytes = self.node().consume(partition(number as u128), 0, 1 << 20);
+        let limit = [3000, 30_000, 100_000, 1 << 20][self.random.below(4) as usize];
+        let bytes = self.node().consume(partition(number as u128), 0, limit);
         self.node().outcomes.extend(pending);
         let whole = Batches::new(&bytes).map(|view| view.expect("a good batch"));
         whole.map(|view| (view.base_offset().0, view.bytes().to_vec())).collect()
@@ -148,8 +149,23 @@ impl World {
                 assert!(found.get(base) == Some(bytes), "what was shown at {base} is another now");
             }
             self.check(number, &found);
+            self.look_from_the_middle(number, &found);
             self.shown[number] = found;
         }
+    }
+
+    /// From any offset on, the bytes are those from its batch on.
+    fn look_from_the_middle(&mut self, number: usize, found: &BTreeMap<i64, Vec<u8>>) {
+        let Some((base, bytes)) = found.last_key_value() else { return };
+        let end =
+            base + Batches::new(bytes).next().expect("a batch").expect("a good one").header().records_count as i64;
+        let from = self.random.below(end as u64) as i64;
+        let pending = std::mem::take(&mut self.node().outcomes);
+        let read = self.node().consume(partition(number as u128), from, 30_000);
+        self.node().outcomes.extend(pending);
+        let (first, _) = found.range(..=from).next_back().expect("a batch that begins before");
+        let expected: Vec<u8> = found.range(first..).flat_map(|(_, bytes)| bytes.iter().copied()).collect();
+        assert!(read.starts_with(&expected), "from offset {from} on");
     }
 
     /// Everything acknowledged is there, and every producer's sequences are without gap or repetition.
@@ -216,7 +232,7 @@ impl World {
 fn run(seed: u64) {
     let mut world = World::new(seed);
     for _ in 0..4 {
-        for _ in 0..150 {
+        for _ in 0..100 {
             world.send();
             let turns = world.random.below(4) as usize;
             world.node().turns(turns);
