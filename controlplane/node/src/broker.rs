@@ -410,6 +410,8 @@ impl Node {
             }));
             self.send_images(known);
             self.fill_producer_ids(in_hand, now);
+            let early = self.dataplane.as_mut().map(|dataplane| dataplane.take_early()).unwrap_or_default();
+            early.into_iter().for_each(|forward| self.dispatch(forward, now));
         }
     }
 }

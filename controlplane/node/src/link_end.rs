@@ -5,7 +5,7 @@ use crate::node::Node;
 use base::{Monotonic, NodeId, Now, PartitionId, Uuid};
 use bytes::{Bytes, BytesMut};
 use controller::RequestContext;
-use link::{ANSWER_BYTES_MAX, Down, HeldPartition, PROTOCOL_VERSION, Up, UpHello};
+use link::{ANSWER_BYTES_MAX, Down, Forward, HeldPartition, PROTOCOL_VERSION, Up, UpHello};
 use wire::messages::alter_partition_request::{BrokerState, PartitionData, TopicData};
 use wire::messages::{AllocateProducerIdsRequest, AllocateProducerIdsResponse, AlterPartitionRequest};
 use wire::{ApiKey, ResponseKind};
@@ -31,6 +31,8 @@ pub(crate) struct Dataplane {
     pub strays: usize,
     /// Directories it reported as failed.
     pub failed_directories: Vec<Uuid>,
+    /// Clients' requests that came before it was told hello, which is what it hears first. Its credit bounds them.
+    early: Vec<Forward>,
 }
 
 impl Dataplane {
@@ -44,6 +46,7 @@ impl Dataplane {
             pings: 0,
             strays: 0,
             failed_directories: Vec::new(),
+            early: Vec::new(),
         }
     }
 
@@ -62,6 +65,10 @@ impl Dataplane {
     /// Its duties are in force up to what was sent.
     pub fn duties_in_force(&self) -> bool {
         self.served && self.applied.0 >= self.sent.0
+    }
+
+    pub fn take_early(&mut self) -> Vec<Forward> {
+        std::mem::take(&mut self.early)
     }
 
     pub fn note_sent(&mut self, offset: i64, duties: bool, view: bool) {
@@ -87,7 +94,10 @@ impl Node {
         match message {
             Up::Hello(hello) => self.on_hello(*hello, now),
             Up::Held { partitions, last } => self.on_held(&partitions, last),
-            Up::Forward(forward) => self.dispatch(*forward, now),
+            Up::Forward(forward) => match &mut self.dataplane {
+                Some(dataplane) if !dataplane.served => dataplane.early.push(*forward),
+                _ => self.dispatch(*forward, now),
+            },
             Up::ConnectionClosed(_) | Up::Pong(_) => {}
             Up::AutoCreate { topics, .. } => self.auto_create(&topics, now),
             Up::DutiesApplied { metadata_offset } => self.on_duties_applied(metadata_offset),

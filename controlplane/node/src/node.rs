@@ -26,8 +26,10 @@ use std::time::Duration;
 pub enum StartError {
     #[error(transparent)]
     Load(#[from] quorum::LoadError),
-    #[error("meta.properties says cluster {found}, the data {expected}")]
-    OtherCluster { found: String, expected: String },
+    #[error(
+        "the metadata names the voters {0}; this version runs a quorum of one voter, this node on its own directory"
+    )]
+    OtherVoters(String),
 }
 
 pub struct Node {
@@ -64,6 +66,10 @@ impl Node {
         let config = quorum_config(&options, &meta);
         let seed = Random::from_seed(random.next_u64());
         let (quorum, report) = Quorum::load(config, source, now, seed)?;
+        if !quorum.voters().is_only(&quorum.local()) {
+            let voters: Vec<String> = quorum.voters().iter().map(|voter| voter.key.to_string()).collect();
+            return Err(StartError::OtherVoters(voters.join(", ")));
+        }
         let bootstrap = read_bootstrap(quorum.bootstrap_records());
         let record = run_file.and_then(|bytes| {
             let unreadable =

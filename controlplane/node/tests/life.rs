@@ -105,6 +105,8 @@ fn a_run_that_may_have_lost_something_is_another_incarnation() {
     assert!(world.status().ready, "{:?}", world.status());
     assert_ne!(world.plane().incarnation, incarnation);
     assert!(world.plane().epoch("t", 0) > epoch);
+    assert_eq!(world.plane().duty("t", 0).leader, Some(NodeId(1)));
+    assert!(world.plane().duty("t", 0).recovering, "{:?}", world.plane().duty("t", 0));
     let under_cache = |boot: &str, clean: bool| {
         let mut world = World::new();
         let mut plane = Plane::new(1);
@@ -236,6 +238,26 @@ fn a_disk_that_fails_ends_the_node() {
     world.settle();
     assert!(matches!(&world.end, Some(End::Fault(why)) if why.contains("no space")), "{:?}", world.end);
     assert!(!world.plane().answers.contains_key(&id), "nothing is answered that is not on the disk");
+}
+
+#[test]
+fn a_directory_of_several_voters_is_refused() {
+    let voter = |id: i32| quorum::Voter {
+        key: quorum::ReplicaKey { id: NodeId(id), directory: Some(Uuid(0x5000 + id as u128 - 1)) },
+        endpoints: vec![quorum::Endpoint { listener: "C".into(), host: "localhost".into(), port: 9093 }],
+        versions: quorum::KRaftVersionRange::OURS,
+    };
+    let options = quorum::FormatOptions {
+        cluster_id: common::CLUSTER.to_owned(),
+        node_id: NodeId(1),
+        directory_id: Uuid(0x5000),
+        voters: quorum::VoterSet::new([voter(1), voter(2)]),
+        bootstrap: Vec::new(),
+    };
+    let mut disk = common::disk::MemoryDisk::default();
+    quorum::format(&options, base::Now::default()).iter().for_each(|step| disk.step(step));
+    let refused = World::start(common::options(&[]), disk, base::Now::default()).err().expect("it is refused");
+    assert!(refused.to_string().contains("this version runs a quorum of one voter"), "{refused}");
 }
 
 #[test]

@@ -359,3 +359,27 @@ fn what_cannot_be_read_closes_the_connection() {
     world.pass(Duration::from_secs(3));
     assert!(world.status().ready);
 }
+
+/// A list as long as a value may be, times the topics: more than one batch of the metadata log takes.
+#[test]
+fn a_change_that_no_batch_takes_is_undone() {
+    let mut world = World::served();
+    for number in 0..300 {
+        world.ask(7, &topic(&format!("t{number}"), 1));
+    }
+    let end = world.status().log_end;
+    let long = vec!["0:1"; 8000].join(",");
+    let key = "leader.replication.throttled.replicas";
+    let resources = (0..300).map(|number| set(TOPIC, &format!("t{number}"), key, &long)).collect();
+    let request = IncrementalAlterConfigsRequest { resources, ..Default::default() };
+    let id = world.forward(1, &request);
+    world.settle();
+    assert!(world.is_closed(id), "there is no answer to what was begun and is not done");
+    assert_eq!(world.status().log_end, end);
+    assert!(world.status().active_controller);
+    let answer = world.ask(4, &describe(TOPIC, "t7", &[key]));
+    assert_eq!(answer.results[0].configs[0].value.as_deref(), Some(""));
+    assert_eq!(alter(&mut world, vec![set(TOPIC, "t7", key, "0:1")])[0].1, 0);
+    world.pass(Duration::from_secs(20));
+    assert!(world.status().ready);
+}
