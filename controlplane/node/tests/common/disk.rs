@@ -2,9 +2,11 @@
 
 use bytes::Bytes;
 use pollux_node::{DiskWork, Event};
-use quorum::{DiskRead, FileName, Source, Step};
+use quorum::files::Files;
+use quorum::{DiskRead, FileName, Folder, PARTITION_FOLDER, Source, Step};
 use std::collections::BTreeMap;
 use std::io;
+use std::path::Path;
 
 #[derive(Clone, Debug, Default)]
 pub struct MemoryDisk {
@@ -74,5 +76,32 @@ impl Source for MemoryDisk {
         let content = self.files.get(&file).ok_or_else(|| io::Error::other(format!("{file} is not there")))?;
         let from = (position as usize).min(content.len());
         Ok(content[from..(from + length).min(content.len())].to_vec())
+    }
+}
+
+impl MemoryDisk {
+    /// A directory's files as they are.
+    pub fn read_from(path: &Path) -> MemoryDisk {
+        let files = Files::open(path).expect("a directory");
+        let list = files.list().expect("its files");
+        let read =
+            |(file, size): (FileName, u64)| (file, Source::read(&files, file, 0, size as usize).expect("a file"));
+        MemoryDisk { files: list.into_iter().map(read).collect(), ..MemoryDisk::default() }
+    }
+
+    /// Makes a directory of these files.
+    pub fn write_to(&self, path: &Path) {
+        for (file, content) in &self.files {
+            let folder = match file.folder() {
+                Folder::Root => path.to_owned(),
+                Folder::Partition => path.join(PARTITION_FOLDER),
+            };
+            std::fs::create_dir_all(&folder).expect("a folder");
+            std::fs::write(folder.join(file.to_string()), content).expect("a file");
+        }
+    }
+
+    pub fn names(&self) -> impl Iterator<Item = String> {
+        self.files.keys().map(FileName::to_string)
     }
 }
