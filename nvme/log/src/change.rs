@@ -5,7 +5,7 @@ use crate::api::*;
 use crate::config::LogConfig;
 use crate::lane::{Effect, NoMemory};
 use crate::partition::Partition;
-use crate::shard::SavedView;
+use crate::shard::{SavedView, Shard, SlabRequest};
 use crate::store::Store;
 use base::{LeaderEpoch, Now, Offset, PartitionId, ShardId, WallMillis};
 use nvme_format::record::{Change, Link, Record, RecordView, Version};
@@ -26,18 +26,31 @@ impl Store {
             return Err(ChangeError::Exists);
         }
         self.reserve_change(SMALL)?;
-        let least = self.shards.iter().min_by_key(|shard| (shard.partitions, shard.id)).expect("a core has shards");
-        let shard = least.id;
+        let shard = self.shard_for_new(now);
         let version = self.shard_mut(shard).take_version();
         let mut new = Partition::new(partition, shard, version, created_at);
         new.config = config;
         let link = Link { partition, previous: Version(0), version };
         let slot = self.insert(Box::new(new));
         self.stage_change(slot, link, Change::Created { created_at }, Vec::new());
-        if self.shards[self.shard_index(shard)].space.total_units() == 0 {
-            self.request_slab(now, shard, false);
-        }
         Ok(slot)
+    }
+
+    /// The least-loaded shard among those that have a slab; another is asked for meanwhile, so that the next ones
+    /// spread over more shards as far as there are slabs for them.
+    fn shard_for_new(&mut self, now: Now) -> ShardId {
+        let load = |shard: &&Shard| (shard.partitions, shard.id);
+        let has_slab = |shard: &&Shard| shard.space.total_units() > 0;
+        let found = self.shards.iter().filter(has_slab).min_by_key(load).map(|shard| (shard.id, shard.partitions));
+        let without = |shard: &&Shard| shard.space.total_units() == 0;
+        let coming = self.shards.iter().filter(without).find(|shard| shard.slab_request == SlabRequest::Sent);
+        let next = coming.or_else(|| self.shards.iter().filter(without).min_by_key(load)).map(|shard| shard.id);
+        if let Some(next) = next
+            && found.is_none_or(|(_, partitions)| partitions > 0)
+        {
+            self.request_slab(now, next, false);
+        }
+        found.map(|(shard, _)| shard).or(next).expect("a core has shards")
     }
 
     pub(crate) fn insert(&mut self, partition: Box<Partition>) -> LogSlot {

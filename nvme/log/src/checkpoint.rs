@@ -159,10 +159,11 @@ impl Store {
     /// Writes blobs for one slice; says whether all are written.
     fn write_blobs(&mut self, now: Now, round: &mut Round) -> bool {
         let mut budget = SLICE;
+        let chunk_max = SLICE.min(self.map.slab_bytes() as usize / 16);
         loop {
             if let Some(chunk) = &round.chunk {
                 let next = round.queue.front().and_then(|slot| self.partition(*slot)).map(|next| next.shard);
-                let full = chunk.bytes.len() >= SLICE || next.is_some_and(|shard| shard != chunk.shard);
+                let full = chunk.bytes.len() >= chunk_max || next.is_some_and(|shard| shard != chunk.shard);
                 if (full || round.queue.is_empty()) && !self.write_chunk(now, round) {
                     return false;
                 }

@@ -82,6 +82,11 @@ impl Keeper {
         self.owners[..self.in_pool()].iter().filter(|owner| owner.is_none()).count()
     }
 
+    /// Bytes of the slabs that nobody owns.
+    pub fn unowned_bytes(&self) -> u64 {
+        self.unowned() as u64 * self.map.slab_bytes()
+    }
+
     /// Bytes of the namespace that are in use or can be given out without growth.
     pub fn pool_bytes(&self) -> u64 {
         self.pool * BLOCK

@@ -20,15 +20,37 @@ const CLOSED_MAX: usize = 4;
 #[derive(Clone, Debug)]
 pub enum Effect {
     /// The append that the record of this version was; cuts after it lower what it makes durable.
-    Durable { slot: LogSlot, version: Version, up_to: Offset },
+    Durable {
+        slot: LogSlot,
+        version: Version,
+        up_to: Offset,
+    },
     /// The cut of this version, and so everything staged before it.
-    Cut { slot: LogSlot, version: Version },
-    Freed { shard: ShardId, extents: Vec<Freed> },
-    Deleted { partition: PartitionId },
-    LogStart { slot: LogSlot, to: Offset },
-    SlabTaken { shard: ShardId, slab: SlabId },
-    SlabReleased { slab: SlabId },
-    View { metadata_offset: i64 },
+    Cut {
+        slot: LogSlot,
+        version: Version,
+    },
+    Freed {
+        shard: ShardId,
+        extents: Vec<Freed>,
+    },
+    Deleted {
+        partition: PartitionId,
+    },
+    LogStart {
+        slot: LogSlot,
+        to: Offset,
+    },
+    SlabTaken {
+        shard: ShardId,
+        slab: SlabId,
+    },
+    SlabReleased {
+        slab: SlabId,
+    },
+    View {
+        metadata_offset: i64,
+    },
     Stopped,
 }
 

@@ -58,10 +58,12 @@ impl Store {
                 self.read_for_truncation(slot, plan);
             }
         }
-        self.truncations.insert(slot);
-        self.poll_truncations(now);
+        // Only this one goes on here: the ends of others are told by the turn.
+        while self.step_truncation(slot) {}
+        self.poll_reads(now);
         let running = self.partition(slot).is_some_and(|partition| partition.truncation.is_some());
         if running {
+            self.truncations.insert(slot);
             return Ok(TruncateOutcome::Reading);
         }
         // The answer says it; the event is for those that had to wait.
@@ -154,10 +156,8 @@ impl Store {
             }
             (End::Done, None) => {
                 // Bytes of the commit that is being built are looked at when it is closed.
-                let tail = &partition.tail;
-                let piece = tail.at_offset(next).map(|index| &tail.pieces[index]);
-                let staged = piece.is_some_and(|piece| piece.last < to && piece.ready().is_none());
-                !staged && self.finish_truncation(slot)
+                let ended = partition.truncation.as_ref().is_some_and(|t| t.position_reached(partition));
+                ended && self.finish_truncation(slot)
             }
             (End::Done, Some(Part::Device(stretch))) => {
                 self.read_for_truncation(slot, ReadPlan::Stretch(*stretch));
@@ -327,6 +327,15 @@ impl Truncation {
         }
         self.position += u64::from(header.size);
         self.next = header.next_offset();
+    }
+
+    /// Whether the batch at `position` reaches the cut, or there is none.
+    fn position_reached(&self, partition: &Partition) -> bool {
+        if self.position >= partition.end_position {
+            return true;
+        }
+        let tail = &partition.tail;
+        tail.at_position(self.position).is_some_and(|index| tail.pieces[index].last >= self.to)
     }
 
     fn result(&self, partition: &Partition) -> Truncated {

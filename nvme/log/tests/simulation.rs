@@ -10,7 +10,7 @@ use common::*;
 use model::{History, Op};
 use nvme_device::sim::{Latency, SimDisk, SimOptions, Tear};
 use pollux_nvme_log::*;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -34,6 +34,8 @@ struct Simulation {
     views: Vec<SavedView>,
     crash: Crash,
     epoch: i32,
+    /// Partitions with a truncation on its way.
+    truncating: BTreeSet<PartitionId>,
 }
 
 impl Simulation {
@@ -61,8 +63,10 @@ impl Simulation {
         }
         let node = open(&disk, &options, &mut random, &mut now);
         let (histories, producers) = (BTreeMap::new(), BTreeMap::new());
-        let (view, views) = (None, Vec::new());
-        Simulation { seed, random, node: Some(node), options, histories, producers, view, views, crash, epoch: 0 }
+        let (view, views, truncating) = (None, Vec::new(), BTreeSet::new());
+        let node = Some(node);
+        let epoch = 0;
+        Simulation { seed, random, node, options, histories, producers, view, views, crash, epoch, truncating }
     }
 
     fn node(&mut self) -> &mut Node {
@@ -86,7 +90,7 @@ impl Simulation {
     }
 
     fn take_events(&mut self) {
-        let Simulation { node, histories, view, views, seed, .. } = self;
+        let Simulation { node, histories, view, views, seed, truncating, .. } = self;
         let node = node.as_mut().expect("it runs");
         for core in &mut node.cores {
             let mut kept = Vec::new();
@@ -103,7 +107,8 @@ impl Simulation {
                     LogEvent::Truncated { slot, result } => {
                         let to = result.unwrap_or_else(|error| panic!("seed {seed}: truncation: {error}"));
                         let id = core.store.partition_id(slot);
-                        histories.get_mut(&id).expect("known").pending.push(Op::Truncate(to.0));
+                        histories.get_mut(&id).expect("known").push(Op::Truncate(to.0));
+                        truncating.remove(&id);
                     }
                     LogEvent::Deleted { partition } => {
                         let history = histories.get(&partition);
@@ -190,7 +195,7 @@ impl Simulation {
         match store.append(now, slot, append) {
             Ok(appended) => {
                 assert_eq!(appended.first, base);
-                self.histories.get_mut(&id).expect("known").pending.push(Op::Append(Rc::new(stamped)));
+                self.histories.get_mut(&id).expect("known").push(Op::Append(Rc::new(stamped)));
             }
             Err(AppendError::Pressure | AppendError::Full) => self.turn(),
             Err(error) => panic!("seed {}: append: {error}", self.seed),
@@ -212,32 +217,35 @@ impl Simulation {
                 let back = if pick.is_multiple_of(4) { pick % span + 1 } else { (pick % 8 + 1).min(span) };
                 let to = Offset(end.0 - back as i64);
                 match store.truncate(now, slot, to) {
-                    Ok(TruncateOutcome::Done) => history.pending.push(Op::Truncate(to.0)),
-                    Ok(TruncateOutcome::Reading) => {}
+                    Ok(TruncateOutcome::Done) => history.push(Op::Truncate(to.0)),
+                    Ok(TruncateOutcome::Reading) => {
+                        self.truncating.insert(id);
+                    }
                     Err(_) => self.turn(),
                 }
             }
             3 | 4 if durable > start => {
                 let to = Offset(start.0 + (pick % (durable.0 - start.0) as u64) as i64 + 1);
                 if store.set_log_start(slot, to).is_ok() {
-                    history.pending.push(Op::LogStart(to.0));
+                    history.push(Op::LogStart(to.0));
                 }
             }
             5 | 6 => {
                 self.epoch += 1;
                 if store.start_epoch(slot, LeaderEpoch(self.epoch), end).is_ok() {
-                    history.pending.push(Op::Epoch(self.epoch, end.0));
+                    history.push(Op::Epoch(self.epoch, end.0));
                 }
             }
             7 if pick.is_multiple_of(4) => {
                 if store.delete(slot).is_ok() {
-                    history.pending.push(Op::Delete);
+                    self.truncating.remove(&id);
+                    history.push(Op::Delete);
                 }
             }
             8 if pick.is_multiple_of(4) => {
                 let at = end.0 + (pick >> 8) as i64 % 50;
                 if store.restart_at(slot, Offset(at)).is_ok() {
-                    history.pending.push(Op::Restart(at));
+                    history.push(Op::Restart(at));
                 }
             }
             _ => store.record_high_watermark(now, slot, durable),
@@ -247,6 +255,9 @@ impl Simulation {
 
     fn check_reads(&mut self) {
         let Some((id, core, slot)) = self.some_partition() else { return };
+        if self.truncating.contains(&id) {
+            return;
+        }
         let state = self.histories[&id].now();
         let upper = self.node().cores[core].store.durable_offset(slot);
         let start = Offset(state.log_start);
@@ -260,7 +271,7 @@ impl Simulation {
         let all = state.bytes();
         let view = batch::BatchView::parse(&bytes).expect("a batch").0.header();
         let found = all.windows(bytes.len()).any(|window| window == bytes);
-        assert!(found || self.histories.get(&id).is_none_or(|h| h.now().end != state.end), "seed {}", self.seed);
+        assert!(found, "seed {}: {from} to {upper} of {id} reads what was never there", self.seed);
         let gap = state.batch_starts().iter().all(|base| *base > from.0 || *base <= view.base_offset.0);
         assert!(view.last_offset() >= from && gap, "seed {}: {from} gives {view:?}", self.seed);
     }
@@ -331,6 +342,7 @@ impl Simulation {
         assert!(saved, "seed {}: the view is {:?}", self.seed, view.map(|view| view.metadata_offset));
         self.view = view;
         self.views.clear();
+        self.truncating.clear();
         self.compare();
     }
 
@@ -352,24 +364,27 @@ impl Simulation {
                 why.last().is_some_and(Option::is_none)
             });
             let Some((count, state)) = found else {
-                panic!("seed {}: {id} is none of {} possible states: {why:?}", self.seed, possible.len());
+                let told = history.told.join("\n ");
+                panic!("seed {}: {id} is none of {} possible states: {why:?}\n {told}", self.seed, possible.len());
             };
             let end = Offset(state.end);
             let max = 1 + self.random.below(300_000) as usize;
             let bytes = self.node().read_all(core, slot, end, max);
             if bytes != state.bytes() {
                 let list = |bytes: &[u8]| -> Vec<(i64, i64, usize)> {
-                    let header = |view: batch::BatchView<'_>| (view.base_offset().0, view.header().last_offset().0, view.size());
+                    let header =
+                        |view: batch::BatchView<'_>| (view.base_offset().0, view.header().last_offset().0, view.size());
                     batch::Batches::new(bytes).map_while(Result::ok).map(header).collect()
                 };
                 let (found, wanted) = (list(&bytes), list(&state.bytes()));
                 let seed = self.seed;
                 let described = self.node().cores[core].store.describe(slot);
-                panic!("seed {seed}: {id} has {found:?}, not {wanted:?}: {described}");
+                panic!("seed {seed}: {id} has {found:?}, not {wanted:?}: {described}\n {}", history.told.join("\n "));
             }
             let history = self.histories.get_mut(&id).expect("known");
             history.acknowledge(*count);
             history.pending.clear();
+            history.told.push("crash".to_owned());
         }
         for core in 0..self.node().cores.len() {
             let found: Vec<_> = self.node().cores[core].store.slots().collect();

@@ -70,6 +70,7 @@ impl Opening {
         let ring = self.next_generation();
         let cores = self.options.cores;
         let superblock = self.superblock().clone();
+        self.rehome_slabless();
         let mut owned: Vec<(SlabId, ShardId)> = Vec::new();
         let mut by_core: BTreeMap<u16, Vec<ShardId>> = (0..cores).map(|core| (core, Vec::new())).collect();
         for (id, shard) in &mut self.shards {
@@ -106,6 +107,29 @@ impl Opening {
             self.stores.push(store);
         }
         Step::Publish
+    }
+
+    /// A shard that never got a slab has partitions without extents only. They go to a shard that has one, so that their
+    /// checkpoint has a place even where the namespace is full.
+    fn rehome_slabless(&mut self) {
+        let slabless = |shard: &RecoveredShard| shard.slabs.is_empty() && shard.view.is_none();
+        let from: Vec<ShardId> =
+            self.shards.iter().filter(|(_, s)| slabless(s) && !s.partitions.is_empty()).map(|(id, _)| *id).collect();
+        for id in from {
+            let with_slabs = self.shards.iter().filter(|(_, shard)| !shard.slabs.is_empty());
+            let Some(to) = with_slabs.min_by_key(|(id, s)| (s.partitions.len(), **id)).map(|(id, _)| *id) else {
+                return;
+            };
+            let shard = self.shards.get_mut(&id).expect("it was found");
+            let version = shard.next_version;
+            let moving = std::mem::take(&mut shard.partitions);
+            let target = self.shards.get_mut(&to).expect("it was found");
+            target.next_version = target.next_version.max(version);
+            for (id, mut partition) in moving {
+                (partition.blob, partition.changed) = (None, true);
+                target.partitions.insert(id, partition);
+            }
+        }
     }
 
     /// Turns of the stores until their checkpoints are published.

@@ -75,8 +75,7 @@ impl Partition {
     fn prune_snapshots(&mut self) {
         let states: usize = self.snapshots.iter().map(|snapshot| snapshot.producers.len()).sum();
         let older = self.snapshots.len().saturating_sub(SNAPSHOTS_MAX);
-        let at_base =
-            |snapshot: &ProducerSnapshot| self.segments.iter().any(|segment| segment.base == snapshot.offset);
+        let at_base = |snapshot: &ProducerSnapshot| self.segments.iter().any(|segment| segment.base == snapshot.offset);
         let between = (0..older).find(|index| !at_base(&self.snapshots[*index]));
         if let Some(index) = between.or((older > 1 && states > SNAPSHOT_STATES_MAX).then_some(1)) {
             self.snapshots.remove(index);

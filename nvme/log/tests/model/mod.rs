@@ -17,15 +17,17 @@ pub enum Op {
 }
 
 #[derive(Clone)]
-enum Entry {
-    Batch { base: i64, last: i64, bytes: Rc<Vec<u8>> },
-    Epoch(i32, i64),
+struct Entry {
+    base: i64,
+    last: i64,
+    bytes: Rc<Vec<u8>>,
 }
 
 /// One state of a partition.
 #[derive(Clone, Default)]
 pub struct State {
     entries: Vec<Entry>,
+    epochs: Vec<(i32, i64)>,
     pub log_start: i64,
     pub end: i64,
     pub deleted: bool,
@@ -38,20 +40,26 @@ impl State {
                 let header = BatchView::parse(bytes).expect("a good batch").0.header();
                 let (base, last) = (header.base_offset.0, header.last_offset().0);
                 // A cut inside the batch takes the batch, but the epoch began before the cut.
-                self.entries.push(Entry::Epoch(header.partition_leader_epoch.0, base));
-                self.entries.push(Entry::Batch { base, last, bytes: bytes.clone() });
+                self.start_epoch(header.partition_leader_epoch.0, base);
+                self.entries.push(Entry { base, last, bytes: bytes.clone() });
                 self.end = last + 1;
             }
             Op::Truncate(to) => {
-                self.entries.retain(|entry| match entry {
-                    Entry::Batch { last, .. } => last < to,
-                    Entry::Epoch(_, offset) => offset < to,
-                });
+                self.entries.retain(|entry| entry.last < *to);
+                self.epochs.retain(|(_, offset)| offset < to);
                 self.end = *to;
             }
-            Op::LogStart(to) => self.log_start = self.log_start.max(*to),
+            Op::LogStart(to) => {
+                self.log_start = self.log_start.max(*to);
+                while self.epochs.len() > 1 && self.epochs[1].1 <= self.log_start {
+                    self.epochs.remove(0);
+                }
+                if let Some(first) = self.epochs.first_mut() {
+                    first.1 = first.1.max(self.log_start);
+                }
+            }
             Op::Restart(at) => *self = State { log_start: *at, end: *at, ..State::default() },
-            Op::Epoch(epoch, offset) => self.entries.push(Entry::Epoch(*epoch, *offset)),
+            Op::Epoch(epoch, offset) => self.start_epoch(*epoch, *offset),
             Op::Delete => self.deleted = true,
         }
     }
@@ -60,41 +68,22 @@ impl State {
     pub fn bytes(&self) -> Vec<u8> {
         let mut all = Vec::new();
         for entry in &self.entries {
-            if let Entry::Batch { last, bytes, .. } = entry
-                && *last >= self.log_start
-            {
-                all.extend_from_slice(bytes);
+            if entry.last >= self.log_start {
+                all.extend_from_slice(&entry.bytes);
             }
         }
         all
     }
 
     pub fn batch_starts(&self) -> Vec<i64> {
-        let live = |entry: &Entry| match entry {
-            Entry::Batch { base, last, .. } if *last >= self.log_start => Some(*base),
-            _ => None,
-        };
-        self.entries.iter().filter_map(live).collect()
+        self.entries.iter().filter(|entry| entry.last >= self.log_start).map(|entry| entry.base).collect()
     }
 
-    fn epochs(&self) -> Vec<(i32, i64)> {
-        let mut starts: Vec<(i32, i64)> = Vec::new();
-        for entry in &self.entries {
-            let Entry::Epoch(epoch, offset) = entry else { continue };
-            let (epoch, offset) = (*epoch, *offset);
-            if starts.last().is_none_or(|last| epoch > last.0) {
-                while starts.last().is_some_and(|last| last.1 >= offset) {
-                    starts.pop();
-                }
-                starts.push((epoch, offset));
-            }
+    fn start_epoch(&mut self, epoch: i32, offset: i64) {
+        if self.epochs.last().is_none_or(|last| epoch > last.0) {
+            self.epochs.retain(|start| start.1 < offset);
+            self.epochs.push((epoch, offset));
         }
-        let covering = starts.iter().filter(|start| start.1 <= self.log_start).count();
-        if covering > 0 {
-            starts.drain(..covering - 1);
-            starts[0].1 = starts[0].1.max(self.log_start);
-        }
-        starts
     }
 
     /// Producers and aborted ranges.
@@ -102,7 +91,7 @@ impl State {
         let mut producers: BTreeMap<i64, ProducerState> = BTreeMap::new();
         let mut aborted = Vec::new();
         for entry in &self.entries {
-            let Entry::Batch { base, last, bytes } = entry else { continue };
+            let Entry { base, last, bytes } = entry;
             let view = BatchView::parse(bytes).expect("good").0;
             let header = view.header();
             let Some(stamp) = header.producer() else { continue };
@@ -158,8 +147,8 @@ impl State {
         }
         let epochs: Vec<(i32, i64)> =
             store.epochs(slot).starts().iter().map(|start| (start.epoch.0, start.offset.0)).collect();
-        if epochs != self.epochs() {
-            return Some(format!("epochs are {epochs:?}, not {:?}", self.epochs()));
+        if epochs != self.epochs {
+            return Some(format!("epochs are {epochs:?}, not {:?}", self.epochs));
         }
         let (producers, aborted) = self.producers();
         let found: BTreeMap<i64, ProducerState> =
@@ -188,9 +177,33 @@ pub struct History {
     /// It certainly exists on the medium.
     pub certain: bool,
     pub pending: Vec<Op>,
+    /// Everything that happened, for the report of a failure.
+    pub told: Vec<String>,
+}
+
+impl Op {
+    fn tell(&self) -> String {
+        match self {
+            Op::Append(bytes) => {
+                let header = BatchView::parse(bytes).expect("good").0.header();
+                let (first, last) = (header.base_offset.0, header.last_offset().0);
+                format!("append {first}..{last} size {} epoch {}", header.size, header.partition_leader_epoch)
+            }
+            Op::Truncate(to) => format!("truncate {to}"),
+            Op::LogStart(to) => format!("log start {to}"),
+            Op::Restart(at) => format!("restart {at}"),
+            Op::Epoch(epoch, offset) => format!("epoch {epoch} at {offset}"),
+            Op::Delete => "delete".to_owned(),
+        }
+    }
 }
 
 impl History {
+    pub fn push(&mut self, op: Op) {
+        self.told.push(op.tell());
+        self.pending.push(op);
+    }
+
     pub fn now(&self) -> State {
         let mut state = self.acknowledged.clone();
         for op in &self.pending {
@@ -218,6 +231,7 @@ impl History {
     }
 
     pub fn acknowledge(&mut self, count: usize) {
+        self.told.push(format!("{count} of {} acknowledged", self.pending.len()));
         for op in self.pending.drain(..count) {
             self.acknowledged.apply(&op);
         }
