@@ -14,9 +14,9 @@ use tokio::sync::watch;
 /// Messages read and not yet handled; beyond, the socket is not read.
 const MESSAGES_MAX: usize = 256;
 const READ_BYTES: usize = 64 << 10;
-/// Between tries to connect, growing to the second.
+/// Between tries to connect, growing to the second; short, since clients wait for a dataplane that comes back.
 const PAUSE_FIRST: Duration = Duration::from_millis(2);
-const PAUSE_MAX: Duration = Duration::from_millis(250);
+const PAUSE_MAX: Duration = Duration::from_millis(20);
 /// After a connection that this end closed: trying at once would only fail the same way.
 const PAUSE_REFUSED: Duration = Duration::from_secs(1);
 /// Bytes that wait for a dataplane that does not read; beyond, the connection is given up.

@@ -409,6 +409,8 @@ impl Node {
                 incarnation,
             }));
             self.send_images(known);
+            self.list_strays();
+            tracing::info!(offset = self.loader.image().provenance.offset, "the dataplane has its images");
             self.fill_producer_ids(in_hand, now);
             let early = self.dataplane.as_mut().map(|dataplane| dataplane.take_early()).unwrap_or_default();
             early.into_iter().for_each(|forward| self.dispatch(forward, now));

@@ -28,6 +28,9 @@ pub(crate) struct Dataplane {
     applied: (i64, i64),
     pub last_heard: Monotonic,
     pub pings: u64,
+    /// What it holds, while it is being told.
+    held: Vec<HeldPartition>,
+    held_whole: bool,
     pub strays: usize,
     /// Directories it reported as failed.
     pub failed_directories: Vec<Uuid>,
@@ -44,6 +47,8 @@ impl Dataplane {
             applied: (-1, -1),
             last_heard: now,
             pings: 0,
+            held: Vec::new(),
+            held_whole: false,
             strays: 0,
             failed_directories: Vec::new(),
             early: Vec::new(),
@@ -93,7 +98,7 @@ impl Node {
         }
         match message {
             Up::Hello(hello) => self.on_hello(*hello, now),
-            Up::Held { partitions, last } => self.on_held(&partitions, last),
+            Up::Held { partitions, last } => self.on_held(partitions, last),
             Up::Forward(forward) => match &mut self.dataplane {
                 Some(dataplane) if !dataplane.served => dataplane.early.push(*forward),
                 _ => self.dispatch(*forward, now),
@@ -165,22 +170,33 @@ impl Node {
         self.coordination_lost();
     }
 
-    /// A partition that no metadata speaks of is kept and listed: nothing is deleted by absence.
-    fn on_held(&mut self, partitions: &[HeldPartition], last: bool) {
-        let topics = &self.loader.image().topics;
-        let node = self.options.node;
-        let stray = |held: &&HeldPartition| {
-            topics.partition(held.partition).is_none_or(|partition| !partition.replicas.contains(&node))
-        };
+    fn on_held(&mut self, partitions: Vec<HeldPartition>, last: bool) {
         let dataplane = self.dataplane.as_mut().expect("messages come from a dataplane");
-        for held in partitions.iter().filter(stray) {
+        dataplane.held.extend(partitions);
+        dataplane.held_whole |= last;
+        self.list_strays();
+    }
+
+    /// A partition that no metadata speaks of is kept and listed: nothing is deleted by absence. Judged once everything
+    /// is known, on both sides.
+    pub(crate) fn list_strays(&mut self) {
+        let node = self.options.node;
+        let Some(dataplane) = self.dataplane.as_mut().filter(|dataplane| dataplane.served && dataplane.held_whole)
+        else {
+            return;
+        };
+        let topics = &self.loader.image().topics;
+        for held in std::mem::take(&mut dataplane.held) {
+            if topics.partition(held.partition).is_some_and(|partition| partition.replicas.contains(&node)) {
+                continue;
+            }
             if dataplane.strays < STRAYS_LOGGED {
                 let (start, end) = (held.log_start, held.end);
                 tracing::warn!(partition = %held.partition, %start, %end, "a stray partition is kept and not served");
             }
             dataplane.strays += 1;
         }
-        if last && dataplane.strays > STRAYS_LOGGED {
+        if dataplane.strays > STRAYS_LOGGED {
             tracing::warn!(strays = dataplane.strays, "there are more stray partitions than are listed");
         }
     }

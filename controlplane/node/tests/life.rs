@@ -2,10 +2,10 @@
 
 mod common;
 
-use base::{NodeId, Uuid};
+use base::{NodeId, PartitionId, PartitionIndex, TopicId, Uuid};
 use common::plane::Plane;
 use common::{World, count_downs, options};
-use link::{Down, Up};
+use link::{Down, HeldPartition, Up};
 use pollux_node::{BrokerPhase, End, Event};
 use std::time::Duration;
 use wire::messages::create_topics_request::CreatableTopic;
@@ -238,6 +238,35 @@ fn a_disk_that_fails_ends_the_node() {
     world.settle();
     assert!(matches!(&world.end, Some(End::Fault(why)) if why.contains("no space")), "{:?}", world.end);
     assert!(!world.plane().answers.contains_key(&id), "nothing is answered that is not on the disk");
+}
+
+#[test]
+fn strays_are_counted_and_kept() {
+    let mut world = World::served();
+    create(&mut world, "t", 2);
+    let held: Vec<HeldPartition> = world.plane().duties.keys().map(|partition| held(*partition)).collect();
+    let stray = PartitionId { topic: TopicId(Uuid(777)), index: PartitionIndex(0) };
+    // The list comes before the node has read its log, as after a start of its own.
+    let plane = world.plane.take().unwrap().reconnected();
+    let mut world = world.restart_node_stalled();
+    world.connect(plane);
+    world.event(Event::Up(Up::Held { partitions: held, last: false }));
+    world.event(Event::Up(Up::Held { partitions: vec![self::held(stray)], last: true }));
+    world.disk_stalls = false;
+    world.settle();
+    assert!(world.status().ready);
+    assert_eq!(world.status().stray_partitions, 1);
+    assert!(world.plane().removed.is_empty());
+}
+
+fn held(partition: PartitionId) -> HeldPartition {
+    HeldPartition {
+        partition,
+        directory: Uuid(0x7000),
+        leader_epoch: None,
+        log_start: base::Offset(0),
+        end: base::Offset(0),
+    }
 }
 
 #[test]

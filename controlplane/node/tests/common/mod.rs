@@ -61,9 +61,16 @@ impl World {
     }
 
     pub fn start(options: Options, disk: MemoryDisk, now: Now) -> Result<World, StartError> {
+        let mut world = World::load(options, disk, now)?;
+        world.event(Event::Time);
+        world.settle();
+        Ok(world)
+    }
+
+    fn load(options: Options, disk: MemoryDisk, now: Now) -> Result<World, StartError> {
         let random = Random::from_seed(now.monotonic.0);
         let (node, _) = Node::load(options.clone(), &disk, disk.run_file.as_deref(), now, random)?;
-        let mut world = World {
+        Ok(World {
             node,
             disk,
             plane: None,
@@ -74,10 +81,7 @@ impl World {
             disk_work: VecDeque::new(),
             forwards: 0,
             options,
-        };
-        world.event(Event::Time);
-        world.settle();
-        Ok(world)
+        })
     }
 
     /// With a dataplane of run 1 that has everything it was sent.
@@ -119,6 +123,15 @@ impl World {
             world.connect(plane.reconnected());
             world.settle();
         }
+        world
+    }
+
+    /// The same, with a disk that does nothing yet.
+    pub fn restart_node_stalled(self) -> World {
+        let now = Now { monotonic: self.now.monotonic + Duration::from_secs(1), wall: self.now.wall };
+        let mut world = World::load(self.options, self.disk, now).expect("the files are whole");
+        world.disk_stalls = true;
+        world.event(Event::Time);
         world
     }
 
