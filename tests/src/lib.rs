@@ -1,1 +1,26 @@
+//! Proof from outside: nodes (Apache Kafka as the reference, Pollux) started, killed and compared; cases of real clients,
+//! of the raw differential driver, of the traps, and the crash checker.
+//!
+//! Called by the executables `conformance` and `crash`; `tests/tidy.rs` checks the sources themselves. It knows a broker
+//! only through its process, its files of settings and its listener. Invariants: an expectation is what Apache Kafka
+//! answered in the same run, never a constant of ours; a case that could not run says so and is counted; only processes
+//! started here are ended, each by its id; nothing waits without a deadline.
+//! The README beside this crate says how to add a case.
 #![forbid(unsafe_code)]
+
+pub mod cases;
+pub mod crash;
+pub mod differential;
+pub mod jvm;
+pub mod node;
+pub mod process;
+pub mod raw;
+pub mod reference;
+pub mod subject;
+pub mod tools;
+pub mod topics;
+pub mod wait;
+
+/// What went wrong, in words for whoever reads the run's output.
+pub type Fault = Box<dyn std::error::Error + Send + Sync>;
+pub type Result<T> = std::result::Result<T, Fault>;

@@ -1,0 +1,45 @@
+//! The dataplane whole in one deterministic process: cores, network, device and time are simulated, everything else is
+//! the code of production; clients that behave well and badly; a control plane that comes and goes; a model as oracle.
+//!
+//! Called by the executable `sim` (campaigns) and by tests/seeds.rs. It knows the node by its listener, its link and its
+//! device only. Invariants: a seed decides everything, so a failure repeats; whatever a client was told is held against
+//! every later answer; after every crash everything heals in bounded simulated time. Seeds that ever failed stand in
+//! seeds/failed.txt and run every time. Tests: tests/seeds.rs.
+#![forbid(unsafe_code)]
+
+mod admin;
+mod caller;
+mod consumer;
+mod context;
+mod model;
+mod node;
+mod pattern;
+mod plane;
+mod producer;
+mod scenario;
+mod vandal;
+mod world;
+
+pub use context::Trace;
+pub use model::Stats;
+pub use scenario::Scenario;
+pub use world::{Happened, World};
+
+/// Rounds of faults, healing and audit in one run.
+const ROUNDS: u64 = 2;
+
+/// Runs a seed; a failure is a panic. Two runs of a seed give the same trace.
+pub fn run(seed: u64, steps: u64) -> World {
+    let mut world = World::new(seed, Scenario::of);
+    for _ in 0..ROUNDS {
+        world.round(steps / ROUNDS);
+    }
+    world
+}
+
+/// Runs a seed on one core without any fault.
+pub fn run_plain(seed: u64, steps: u64) -> World {
+    let mut world = World::new(seed, |_| Scenario::plain());
+    world.round(steps);
+    world
+}

@@ -1,0 +1,195 @@
+//! The run: every case against the reference, then against the subject, and the comparison of the two results.
+
+use super::{Bench, Case, skipped};
+use crate::jvm::Runner;
+use crate::node::Broker;
+use crate::{Fault, Result};
+use perf::client::{Connection, api_versions_request};
+use serde_json::Value;
+use std::time::{Duration, Instant};
+use wire::ApiKey;
+
+/// How many differences of a case are printed.
+const SHOWN: usize = 12;
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    Passed,
+    Failed(String),
+    Skipped(String),
+}
+
+#[derive(Debug, Default)]
+pub struct Summary {
+    pub passed: Vec<String>,
+    pub failed: Vec<String>,
+    pub skipped: Vec<String>,
+}
+
+impl Summary {
+    pub fn print(&self) {
+        for name in &self.skipped {
+            println!("skipped: {name}");
+        }
+        for name in &self.failed {
+            println!("failed: {name}");
+        }
+        println!("{} passed, {} failed, {} skipped", self.passed.len(), self.failed.len(), self.skipped.len());
+    }
+}
+
+/// Runs the cases against each broker in turn. With one broker a case passes when it gets through.
+pub fn run(
+    cases: &[Case],
+    brokers: &mut [Box<dyn Broker>],
+    java: &mut Runner,
+    served: &[ApiKey],
+    show: bool,
+) -> Result<Summary> {
+    let mut summary = Summary::default();
+    for (number, case) in cases.iter().enumerate() {
+        let start = Instant::now();
+        let mut results = Vec::new();
+        for broker in brokers.iter_mut() {
+            results.push(run_one(case, number, broker.as_mut(), java, served));
+            revive(broker.as_mut())?;
+        }
+        if show && let Some(Ok(value)) = results.first() {
+            println!("{}", indented(&format!("{value:#}")));
+        }
+        let verdict = judge(&results, brokers);
+        println!("{} {} ({:.1} s)", mark(&verdict), case.name, start.elapsed().as_secs_f64());
+        match verdict {
+            Verdict::Passed => summary.passed.push(case.name.clone()),
+            Verdict::Failed(report) => {
+                println!("{}", indented(&report));
+                summary.failed.push(case.name.clone());
+            }
+            Verdict::Skipped(reason) => {
+                println!("{}", indented(&reason));
+                summary.skipped.push(format!("{}: {reason}", case.name));
+            }
+        }
+    }
+    Ok(summary)
+}
+
+fn mark(verdict: &Verdict) -> &'static str {
+    match verdict {
+        Verdict::Passed => "ok  ",
+        Verdict::Failed(_) => "FAIL",
+        Verdict::Skipped(_) => "skip",
+    }
+}
+
+fn indented(text: &str) -> String {
+    text.lines().map(|line| format!("     {line}")).collect::<Vec<_>>().join("\n")
+}
+
+fn run_one(case: &Case, number: usize, broker: &mut dyn Broker, java: &mut Runner, served: &[ApiKey]) -> Result<Value> {
+    // Without the process's number a second run against a node that was kept would meet the names of the first.
+    let prefix = format!("c{number:03}-");
+    let mut bench = Bench { broker, java, prefix: prefix.clone(), served };
+    let value = (case.run)(&mut bench)?;
+    let plain = value.to_string().replace(&prefix, "");
+    Ok(serde_json::from_str(&plain)?)
+}
+
+/// A node that a case brought down is started again, so that the next case tells of itself only.
+fn revive(broker: &mut dyn Broker) -> Result<()> {
+    let serves = Connection::open(broker.address(), Duration::from_secs(20))
+        .and_then(|mut connection| connection.call(3, &api_versions_request()));
+    if serves.is_ok() {
+        return Ok(());
+    }
+    println!("     {} does not serve any more and is started again; it said last:", broker.name());
+    println!("{}", indented(&broker.log_tail()));
+    broker.kill(crate::node::Victim::Everything)?;
+    broker.start()
+}
+
+fn judge(results: &[Result<Value>], brokers: &[Box<dyn Broker>]) -> Verdict {
+    let mut faults = Vec::new();
+    for (result, broker) in results.iter().zip(brokers) {
+        match result {
+            Err(fault) if skipped(fault).is_some() => {
+                return Verdict::Skipped(skipped(fault).unwrap_or_default().to_owned());
+            }
+            Err(fault) => faults.push(format!("{}: {}", broker.name(), first_lines(fault))),
+            Ok(_) => {}
+        }
+    }
+    if !faults.is_empty() {
+        return Verdict::Failed(faults.join("\n"));
+    }
+    let mut values = results.iter().flatten();
+    let Some(reference) = values.next() else { return Verdict::Failed("no broker".to_owned()) };
+    let mut report = Vec::new();
+    for (value, broker) in values.zip(brokers.iter().skip(1)) {
+        let mut found = Vec::new();
+        differences("", reference, value, &mut found);
+        let more = found.len().saturating_sub(SHOWN);
+        report.extend(found.into_iter().take(SHOWN).map(|line| format!("{}: {line}", broker.name())));
+        if more > 0 {
+            report.push(format!("and {more} more differences"));
+        }
+    }
+    if report.is_empty() { Verdict::Passed } else { Verdict::Failed(report.join("\n")) }
+}
+
+fn first_lines(fault: &Fault) -> String {
+    const LINES: usize = 20;
+    fault.to_string().lines().take(LINES).collect::<Vec<_>>().join("\n")
+}
+
+/// Where two values differ: path, what the reference has, what the subject has.
+fn differences(path: &str, reference: &Value, subject: &Value, found: &mut Vec<String>) {
+    match (reference, subject) {
+        (Value::Object(a), Value::Object(b)) => {
+            let mut names: Vec<&String> = a.keys().chain(b.keys()).collect();
+            names.sort();
+            names.dedup();
+            for name in names {
+                let inner = format!("{path}/{name}");
+                let one = |map: &serde_json::Map<String, Value>| map.get(name).cloned();
+                match (one(a), one(b)) {
+                    (Some(x), Some(y)) => differences(&inner, &x, &y, found),
+                    (Some(x), None) => found.push(format!("{inner}: {} is missing", short(&x))),
+                    (None, Some(y)) => found.push(format!("{inner}: {} is not in the reference", short(&y))),
+                    (None, None) => {}
+                }
+            }
+        }
+        (Value::Array(a), Value::Array(b)) if a.len() == b.len() => {
+            for (index, (x, y)) in a.iter().zip(b).enumerate() {
+                differences(&format!("{path}/{index}"), x, y, found);
+            }
+        }
+        (a, b) if a == b => {}
+        (a, b) => found.push(format!("{path}: {} instead of {}", short(b), short(a))),
+    }
+}
+
+fn short(value: &Value) -> String {
+    const LENGTH: usize = 300;
+    let text = value.to_string();
+    if text.chars().count() <= LENGTH { text } else { text.chars().take(LENGTH).collect::<String>() + ".." }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn differences_name_the_path_and_both_values() {
+        let mut found = Vec::new();
+        let reference = json!({ "a": [1, { "b": 2 }], "gone": 1, "same": null });
+        let subject = json!({ "a": [1, { "b": 3 }], "new": 1, "same": null });
+        differences("", &reference, &subject, &mut found);
+        assert_eq!(found, ["/a/1/b: 3 instead of 2", "/gone: 1 is missing", "/new: 1 is not in the reference"]);
+        found.clear();
+        differences("", &json!([1, 2]), &json!([1]), &mut found);
+        assert_eq!(found, [": [1] instead of [1,2]"]);
+    }
+}

@@ -1,0 +1,134 @@
+//! Rounds of kill -9 under load: writers that go on until every record is acknowledged, and a checker that reads
+//! everything back. Every acknowledged record is there, in order, once.
+//!
+//! Each partition has one writer with an idempotent producer of its own, which numbers its records 0, 1, 2 .. So record
+//! n has offset n, whatever was sent again in between, and its bytes follow from partition and n.
+
+pub mod check;
+pub mod writer;
+
+use crate::node::{Broker, Victim};
+use crate::{Result, wait};
+use check::Extent;
+use perf::client::Connection;
+use std::net::SocketAddr;
+use std::time::{Duration, Instant};
+use wire::KafkaString;
+use wire::messages::create_topics_request::CreatableTopic;
+use wire::messages::{CreateTopicsRequest, DeleteTopicsRequest, InitProducerIdRequest};
+use writer::Writers;
+
+const TOPIC: &str = "crash";
+const PATIENCE: Duration = Duration::from_secs(90);
+/// Admin works again this long after the control plane is back.
+const ADMIN_BACK: Duration = Duration::from_secs(2);
+
+#[derive(Clone, Debug)]
+pub struct Plan {
+    pub rounds: u32,
+    pub partitions: i32,
+    /// How long each round writes before the kill.
+    pub load: Duration,
+    pub victims: Vec<Victim>,
+    pub seed: u64,
+}
+
+pub fn run(broker: &mut dyn Broker, plan: &Plan) -> Result<()> {
+    assert!(!plan.victims.is_empty(), "somebody to kill");
+    create(broker.address(), TOPIC, plan.partitions)?;
+    let writers = Writers::start(broker.address(), TOPIC, plan.partitions, plan.seed)?;
+    for round in 0..plan.rounds {
+        let victim = plan.victims[round as usize % plan.victims.len()];
+        let before = writers.acknowledged();
+        let wanted = Instant::now() + plan.load;
+        wait::until("progress under load", PATIENCE, || {
+            writers.fail_early()?;
+            let grown = writers.acknowledged().iter().zip(&before).all(|(now, then)| now > then);
+            Ok((grown && Instant::now() >= wanted).then_some(()))
+        })?;
+        strike(broker, victim, &writers, round)?;
+        let after_kill = writers.acknowledged();
+        wait::until("progress after the kill", PATIENCE, || {
+            writers.fail_early()?;
+            let grown = writers.acknowledged().iter().zip(&after_kill).all(|(now, then)| now > then);
+            Ok(grown.then_some(()))
+        })
+        .map_err(|fault| format!("round {round}, {victim:?}: {fault}\n{}", broker.log_tail()))?;
+        let read = check::verify(broker.address(), TOPIC, &writers.acknowledged(), Extent::Acknowledged)
+            .map_err(|fault| format!("round {round}, {victim:?}: {fault}"))?;
+        println!("round {round}: {victim:?} killed, {read} records read back, {} sent again", writers.resent());
+    }
+    let acknowledged = writers.finish()?;
+    let read = check::verify(broker.address(), TOPIC, &acknowledged, Extent::Everything)?;
+    let total: u64 = acknowledged.iter().sum();
+    if read != total {
+        return Err(format!("{read} records are there, {total} were written").into());
+    }
+    println!("{total} records acknowledged, all there, in order, once");
+    Ok(())
+}
+
+fn strike(broker: &mut dyn Broker, victim: Victim, writers: &Writers, round: u32) -> Result<()> {
+    match victim {
+        Victim::Everything => {
+            broker.kill(victim)?;
+            broker.start()
+        }
+        // The supervisor starts it again.
+        Victim::Dataplane => broker.kill(victim),
+        Victim::ControlPlane => {
+            let disturbed = writers.disturbances();
+            broker.kill(victim)?;
+            // New producers connect meanwhile.
+            let mut connection = Connection::open(broker.address(), PATIENCE)?;
+            let id =
+                connection.call(4, &InitProducerIdRequest { transaction_timeout_ms: 60_000, ..Default::default() })?;
+            if id.error_code != 0 {
+                return Err(format!("without a control plane InitProducerId answers {}", id.error_code).into());
+            }
+            admin_returns(broker, &format!("admin-{round}"))?;
+            if writers.disturbances() != disturbed {
+                return Err("killing the control plane disturbed a writer".into());
+            }
+            Ok(())
+        }
+    }
+}
+
+/// Waits until a topic can be made and deleted again. The time counts from when the control plane runs again.
+fn admin_returns(broker: &dyn Broker, name: &str) -> Result<()> {
+    wait::until("the control plane's process", PATIENCE, || Ok((broker.pids()?.len() >= 3).then_some(())))?;
+    let back = Instant::now();
+    create(broker.address(), name, 1)?;
+    let took = back.elapsed();
+    let mut connection = Connection::open(broker.address(), PATIENCE)?;
+    let names = vec![KafkaString::from(name)];
+    connection.call(5, &DeleteTopicsRequest { topic_names: names, timeout_ms: 10_000, ..Default::default() })?;
+    if took > ADMIN_BACK {
+        return Err(format!("admin took {took:?} after the control plane's return").into());
+    }
+    Ok(())
+}
+
+/// Creates a topic, however long a controller takes to be there.
+pub fn create(address: SocketAddr, name: &str, partitions: i32) -> Result<()> {
+    const EXISTS: i16 = 36;
+    let topic = CreatableTopic {
+        name: KafkaString::from(name),
+        num_partitions: partitions,
+        replication_factor: 1,
+        ..Default::default()
+    };
+    let request = CreateTopicsRequest { topics: vec![topic], timeout_ms: 30_000, ..Default::default() };
+    let mut last = String::from("no answer");
+    wait::until("the topic's creation", PATIENCE, || {
+        let answer = Connection::open(address, PATIENCE).and_then(|mut connection| connection.call(7, &request));
+        last = match &answer {
+            Ok(answer) => format!("{:?}", answer.topics.iter().map(|topic| topic.error_code).collect::<Vec<_>>()),
+            Err(error) => error.to_string(),
+        };
+        let made = |code: i16| code == 0 || code == EXISTS;
+        Ok(answer.ok().filter(|a| a.topics.iter().all(|topic| made(topic.error_code))).map(|_| ()))
+    })
+    .map_err(|fault| format!("{fault}: {last}").into())
+}

@@ -1,0 +1,249 @@
+//! Writers: one thread for each partition, several requests under way, everything sent again until it is acknowledged.
+
+use super::check::value_of;
+use crate::Result;
+use base::{ProducerEpoch, ProducerId, Random, Sequence, WallMillis};
+use batch::{BatchBuilder, BatchProducer};
+use bytes::Bytes;
+use perf::client::{CallError, Connection};
+use std::collections::VecDeque;
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+use wire::messages::produce_request::{PartitionProduceData, TopicProduceData};
+use wire::messages::{InitProducerIdRequest, ProduceRequest};
+use wire::{ErrorCode, KafkaString};
+
+const PRODUCE_VERSION: i16 = 11;
+/// As many as an idempotent producer of Kafka's client has, and a broker remembers.
+const UNDER_WAY: usize = 5;
+const BATCH_MAX: u64 = 8;
+/// How long a writer tries without any progress before the run fails.
+const STUCK: Duration = Duration::from_secs(90);
+const ANSWER: Duration = Duration::from_secs(20);
+const TIME: i64 = 1_700_000_000_000;
+
+#[derive(Debug, Default)]
+struct Shared {
+    stop: AtomicBool,
+    resent: AtomicU64,
+    /// Times that a connection was lost or an error answered.
+    disturbances: AtomicU64,
+    fault: Mutex<Option<String>>,
+}
+
+pub struct Writers {
+    shared: Arc<Shared>,
+    acknowledged: Vec<Arc<AtomicU64>>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+impl Writers {
+    pub fn start(address: SocketAddr, topic: &str, partitions: i32, seed: u64) -> Result<Writers> {
+        let shared = Arc::new(Shared::default());
+        let mut writers = Writers { shared, acknowledged: Vec::new(), threads: Vec::new() };
+        for partition in 0..partitions {
+            let acknowledged = Arc::new(AtomicU64::new(0));
+            let writer = Writer {
+                address,
+                topic: topic.to_owned(),
+                partition,
+                shared: writers.shared.clone(),
+                acknowledged: acknowledged.clone(),
+                random: Random::from_seed(seed.wrapping_add(partition as u64)),
+                producer: None,
+                next: 0,
+                unacknowledged: VecDeque::new(),
+                progress: Instant::now(),
+            };
+            writers.acknowledged.push(acknowledged);
+            writers
+                .threads
+                .push(std::thread::Builder::new().name(format!("writer-{partition}")).spawn(|| writer.run())?);
+        }
+        Ok(writers)
+    }
+
+    /// How many records of each partition are acknowledged.
+    pub fn acknowledged(&self) -> Vec<u64> {
+        self.acknowledged.iter().map(|count| count.load(Ordering::Acquire)).collect()
+    }
+
+    pub fn resent(&self) -> u64 {
+        self.shared.resent.load(Ordering::Relaxed)
+    }
+
+    pub fn disturbances(&self) -> u64 {
+        self.shared.disturbances.load(Ordering::Relaxed)
+    }
+
+    /// The first fault of a writer, as soon as there is one.
+    pub fn fail_early(&self) -> Result<()> {
+        let fault = self.shared.fault.lock().map_err(|_| "a writer panicked")?;
+        fault.clone().map_or(Ok(()), |fault| Err(fault.into()))
+    }
+
+    /// Has the writers end once everything they sent is acknowledged.
+    pub fn finish(mut self) -> Result<Vec<u64>> {
+        self.shared.stop.store(true, Ordering::Release);
+        for thread in self.threads.drain(..) {
+            thread.join().map_err(|_| "a writer panicked")?;
+        }
+        self.fail_early()?;
+        Ok(self.acknowledged())
+    }
+}
+
+impl Drop for Writers {
+    fn drop(&mut self) {
+        self.shared.stop.store(true, Ordering::Release);
+    }
+}
+
+/// Records `first` to `first + count`, as one batch.
+#[derive(Clone, Debug)]
+struct Sent {
+    first: u64,
+    count: u64,
+    bytes: Bytes,
+}
+
+struct Writer {
+    address: SocketAddr,
+    topic: String,
+    partition: i32,
+    shared: Arc<Shared>,
+    acknowledged: Arc<AtomicU64>,
+    random: Random,
+    producer: Option<i64>,
+    next: u64,
+    unacknowledged: VecDeque<Sent>,
+    progress: Instant,
+}
+
+/// What ends one connection's work.
+enum End {
+    Finished,
+    Again(String),
+    Fault(String),
+}
+
+impl From<CallError> for End {
+    fn from(error: CallError) -> End {
+        End::Again(error.to_string())
+    }
+}
+
+impl Writer {
+    fn run(mut self) {
+        loop {
+            let end = self.connection();
+            let fault = match end {
+                End::Finished => return,
+                End::Again(reason) if self.progress.elapsed() > STUCK => format!("no progress any more: {reason}"),
+                End::Again(_) => {
+                    self.shared.disturbances.fetch_add(1, Ordering::Relaxed);
+                    self.shared.resent.fetch_add(self.unacknowledged.len() as u64, Ordering::Relaxed);
+                    // The node is away; asking faster does not bring it back sooner.
+                    std::thread::sleep(Duration::from_millis(5));
+                    continue;
+                }
+                End::Fault(fault) => fault,
+            };
+            if let Ok(mut place) = self.shared.fault.lock() {
+                place.get_or_insert(format!("partition {}: {fault}", self.partition));
+            }
+            return;
+        }
+    }
+
+    fn connection(&mut self) -> End {
+        match self.work() {
+            Ok(()) => End::Finished,
+            Err(end) => end,
+        }
+    }
+
+    fn work(&mut self) -> std::result::Result<(), End> {
+        let mut connection = Connection::open(self.address, ANSWER)?;
+        let producer = self.producer_id(&mut connection)?;
+        let mut correlations = VecDeque::new();
+        for sent in &self.unacknowledged {
+            correlations.push_back(connection.send(PRODUCE_VERSION, &self.request(sent))?);
+        }
+        loop {
+            let stopping = self.shared.stop.load(Ordering::Acquire);
+            while !stopping && self.unacknowledged.len() < UNDER_WAY {
+                let sent = self.make(producer);
+                self.unacknowledged.push_back(sent.clone());
+                correlations.push_back(connection.send(PRODUCE_VERSION, &self.request(&sent))?);
+            }
+            let Some(correlation) = correlations.pop_front() else { return Ok(()) };
+            let answer = connection.receive::<ProduceRequest>(PRODUCE_VERSION, correlation)?;
+            let told = answer.responses.first().and_then(|topic| topic.partition_responses.first());
+            let Some(told) = told else { return Err(End::Fault("an answer without the partition".into())) };
+            self.take(told.error_code, told.base_offset)?;
+        }
+    }
+
+    fn producer_id(&mut self, connection: &mut Connection) -> std::result::Result<i64, End> {
+        if let Some(id) = self.producer {
+            return Ok(id);
+        }
+        let request = InitProducerIdRequest { transaction_timeout_ms: 60_000, ..Default::default() };
+        let answer = connection.call(4, &request)?;
+        if answer.error_code != 0 {
+            return Err(End::Again(format!("InitProducerId answers {}", answer.error_code)));
+        }
+        self.producer = Some(answer.producer_id);
+        Ok(answer.producer_id)
+    }
+
+    fn make(&mut self, producer: i64) -> Sent {
+        let (first, count) = (self.next, 1 + self.random.below(BATCH_MAX));
+        let mut builder = BatchBuilder::new();
+        builder.producer(BatchProducer {
+            id: ProducerId(producer),
+            epoch: ProducerEpoch(0),
+            base_sequence: Some(Sequence(0).plus(first as u32)),
+        });
+        for number in first..first + count {
+            builder.append(WallMillis(TIME), None, Some(&value_of(self.partition, number)), &[]);
+        }
+        self.next = first + count;
+        Sent { first, count, bytes: builder.build().into() }
+    }
+
+    fn request(&self, sent: &Sent) -> ProduceRequest {
+        let data =
+            PartitionProduceData { index: self.partition, records: Some(sent.bytes.clone()), ..Default::default() };
+        let topic = TopicProduceData {
+            name: KafkaString::from(self.topic.as_str()),
+            partition_data: vec![data],
+            ..Default::default()
+        };
+        ProduceRequest { acks: -1, timeout_ms: 10_000, topic_data: vec![topic], ..Default::default() }
+    }
+
+    /// An answer to the oldest batch under way.
+    fn take(&mut self, code: i16, base_offset: i64) -> std::result::Result<(), End> {
+        let Some(sent) = self.unacknowledged.front() else { return Err(End::Fault("an answer to nothing".into())) };
+        match ErrorCode::from_code(code) {
+            Some(ErrorCode::None) => {}
+            Some(error) if error.is_retriable() => return Err(End::Again(error.name().to_owned())),
+            other => {
+                let name = other.map_or_else(|| code.to_string(), |error| error.name().to_owned());
+                return Err(End::Fault(format!("record {} is answered with {name}", sent.first)));
+            }
+        }
+        if base_offset != sent.first as i64 {
+            return Err(End::Fault(format!("record {} is told to be at offset {base_offset}", sent.first)));
+        }
+        self.acknowledged.store(sent.first + sent.count, Ordering::Release);
+        self.progress = Instant::now();
+        self.unacknowledged.pop_front();
+        Ok(())
+    }
+}

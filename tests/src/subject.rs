@@ -1,0 +1,143 @@
+//! Pollux, the subject: `pollux start` with its two children.
+
+use crate::Result;
+use crate::node::{Broker, Scratch, Victim, common_settings, free_ports, wait_until_ready};
+use crate::process::{self, Process};
+use crate::reference::{Wishes, prefixed};
+use rustix::process::Signal;
+use std::collections::BTreeMap;
+use std::fmt::Write;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::path::{Path, PathBuf};
+
+pub struct Pollux {
+    scratch: Scratch,
+    address: SocketAddr,
+    process: Option<Process>,
+    prefix: Vec<String>,
+    own: Vec<String>,
+    program: PathBuf,
+}
+
+/// The executable: named by POLLUX_BIN, else beside this one.
+pub fn program() -> Result<PathBuf> {
+    if let Some(named) = std::env::var_os("POLLUX_BIN") {
+        let path = PathBuf::from(named);
+        return if path.is_file() {
+            Ok(path)
+        } else {
+            Err(format!("POLLUX_BIN: {} is no file", path.display()).into())
+        };
+    }
+    let own = std::env::current_exe()?;
+    let beside = own.with_file_name("pollux");
+    if beside.is_file() {
+        return Ok(beside);
+    }
+    Err(format!("no executable at {}: build it (cargo build -p pollux) or name it in POLLUX_BIN", beside.display())
+        .into())
+}
+
+impl Pollux {
+    /// Starts a new node, which formats its data by itself.
+    pub fn start_new(wishes: &Wishes) -> Result<Pollux> {
+        let scratch = Scratch::new("pollux")?;
+        let port = free_ports(1)?[0];
+        let mut settings = common_settings();
+        settings.extend(wishes.settings.clone());
+        write_settings(scratch.path(), &settings)?;
+        let mut pollux = Pollux {
+            scratch,
+            address: SocketAddr::from((Ipv4Addr::LOCALHOST, port)),
+            process: None,
+            prefix: wishes.prefix.clone(),
+            own: wishes.own.clone(),
+            program: program()?,
+        };
+        pollux.start()?;
+        Ok(pollux)
+    }
+
+    fn log(&self) -> PathBuf {
+        self.scratch.path().join("log")
+    }
+
+    /// The children of the supervisor that run this subcommand.
+    fn children(&self, subcommand: &str) -> Result<Vec<u32>> {
+        let runs = |pid: &u32| {
+            let words = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+            words.split(|byte| *byte == 0).nth(1) == Some(subcommand.as_bytes())
+        };
+        Ok(self.pids()?.into_iter().filter(runs).collect())
+    }
+}
+
+fn write_settings(folder: &Path, settings: &BTreeMap<String, String>) -> Result<()> {
+    let mut text = String::from("[kafka]\n");
+    for (name, value) in settings {
+        // Numbers and truth values are TOML's own; everything else is a string.
+        let plain = value.parse::<i64>().is_ok() || value.parse::<bool>().is_ok();
+        // Writing to a string cannot fail.
+        let _ = if plain { writeln!(text, "\"{name}\" = {value}") } else { writeln!(text, "\"{name}\" = \"{value}\"") };
+    }
+    Ok(std::fs::write(folder.join("pollux.toml"), text)?)
+}
+
+impl Broker for Pollux {
+    fn name(&self) -> &'static str {
+        "pollux"
+    }
+
+    fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    fn start(&mut self) -> Result<()> {
+        let mut command = prefixed(&self.prefix, self.program.as_os_str());
+        command.arg("start").arg("--data").arg(self.scratch.path().join("data"));
+        command.arg("--config").arg(self.scratch.path().join("pollux.toml"));
+        command.args(["--listen", &self.address.to_string(), "--set", "node.id=1"]);
+        for setting in &self.own {
+            command.args(["--set", setting]);
+        }
+        let mut process = Process::start(command, "Pollux", &self.log(), false)?;
+        wait_until_ready(self.address, &mut process)?;
+        self.process = Some(process);
+        Ok(())
+    }
+
+    fn stop(&mut self) -> Result<()> {
+        self.process.take().map_or(Ok(()), |mut process| process.stop().map(|_| ()))
+    }
+
+    fn kill(&mut self, victim: Victim) -> Result<()> {
+        let pids = match victim {
+            Victim::Everything => self.pids()?,
+            Victim::Dataplane => self.children("dataplane")?,
+            Victim::ControlPlane => self.children("controlplane")?,
+        };
+        if pids.is_empty() {
+            return Err(format!("no process of the node is the {victim:?}").into());
+        }
+        // The supervisor is the first of all and goes first, so that it starts nothing again.
+        for pid in pids {
+            if process::is_alive(pid) {
+                process::signal(pid, Signal::KILL)?;
+            }
+        }
+        if victim == Victim::Everything
+            && let Some(mut process) = self.process.take()
+        {
+            process.kill()?;
+        }
+        Ok(())
+    }
+
+    fn pids(&self) -> Result<Vec<u32>> {
+        self.process.as_ref().map_or(Ok(Vec::new()), |process| Ok(perf::process::tree(process.id())?))
+    }
+
+    fn log_tail(&self) -> String {
+        process::tail(&self.log())
+    }
+}
