@@ -97,6 +97,11 @@ impl<S: Streams, N: Namespace, O: Offload> Core<S, N, O> {
     pub(crate) fn on_message(&mut self, now: Now, message: Message<S::Detached>) {
         match message {
             Message::Command(command) => {
+                if let (Command::DescribeLogs(_), Some(office)) = (&command, &self.office) {
+                    let keeper = &office.log_keeper;
+                    let space = partition::Space { total: keeper.pool_bytes(), unowned: keeper.unowned_bytes() };
+                    self.partitions.set_space(space);
+                }
                 self.partitions.on_command(now, &mut self.store, command);
                 self.carry_partition_outputs();
             }

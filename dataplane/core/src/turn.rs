@@ -141,6 +141,9 @@ impl<S: Streams, N: Namespace, O: Offload> Core<S, N, O> {
         // 9. Everything answered in this turn leaves together.
         self.watch.step(Step::Net);
         self.net.flush(now);
+        let mut turn = Turn { now, random: &mut self.random, net: &mut self.net, arena: &self.arena };
+        work += self.sessions.on_flushed(&mut turn);
+        self.carry_session_outputs();
         // 10. The link, where something is staged for it.
         self.watch.step(Step::Link);
         self.flush_link();

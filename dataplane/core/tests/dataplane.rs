@@ -219,10 +219,14 @@ impl Client {
     }
 
     fn fetch(&mut self, partition: i32, offset: i64, wait_ms: i32) -> fetch_response::PartitionData {
+        self.fetch_of(partition, offset, wait_ms, 1 << 20)
+    }
+
+    fn fetch_of(&mut self, partition: i32, offset: i64, wait_ms: i32, bytes_max: i32) -> fetch_response::PartitionData {
         let asked = fetch_request::FetchPartition {
             partition,
             fetch_offset: offset,
-            partition_max_bytes: 1 << 20,
+            partition_max_bytes: bytes_max,
             ..Default::default()
         };
         let topic =
@@ -332,5 +336,38 @@ fn several_cores_serve_connections_and_partitions_of_each_other() {
         }
     }
     assert_eq!(ApiKey::Fetch.code(), 1);
+    plane.stop(dataplane);
+}
+
+/// A backlog larger than every cache is read from the device in windows, to its end.
+#[test]
+fn a_backlog_larger_than_the_caches_is_read_to_its_end() {
+    let directory = Directory::new("backlog");
+    let dataplane = start(&directory.0, true, &["tail_cache=\"4MiB\"", "read_cache=\"4MiB\""]);
+    let mut plane = ControlPlane::connect(&directory.0);
+    plane.state(10, 0, 1);
+    let mut client = Client::connect(&dataplane);
+    let text = "y".repeat(16_000);
+    let batch = records(&[&text]);
+    let total = 6_000;
+    for offset in 0..total {
+        assert_eq!(client.produce(0, batch.clone()).base_offset, offset);
+    }
+    let mut next = 0;
+    while next < total {
+        let read = client.fetch(0, next, 500);
+        assert_eq!(read.error_code, 0, "at {next}");
+        let values = values(&read);
+        assert_eq!(values.first().map(|value| value.0), Some(next));
+        next += values.len() as i64;
+    }
+    // One response of many windows to a socket that takes all at once: no event of the network says that it may go on.
+    let mut asked = 0;
+    while asked < total {
+        let read = client.fetch_of(0, asked, 500, 40 << 20);
+        let values = values(&read);
+        assert_eq!(values.first().map(|value| value.0), Some(asked));
+        asked += values.len() as i64;
+    }
     plane.stop(dataplane);
 }

@@ -36,6 +36,8 @@ pub enum Next {
         bytes_max: u32,
     },
     Close,
+    /// A window is due when the network has sent more of what it holds.
+    Behind,
     Nothing,
 }
 
@@ -107,7 +109,7 @@ impl Replies {
                 }
                 Some(Piece::Stored(_)) if self.window_out => return Next::Nothing,
                 Some(Piece::Stored(_)) if queued + WINDOW_BYTES as usize > CONNECTION_RESPONSE_BYTES_MAX => {
-                    return Next::Nothing;
+                    return Next::Behind;
                 }
                 Some(Piece::Stored(_)) => {
                     self.window_out = true;
@@ -196,7 +198,7 @@ mod tests {
         let pieces = VecDeque::from([bytes("h"), stored(WINDOW_BYTES, 0), stored(10, 0), stored(10, 1), bytes("t")]);
         replies.ready(number, pieces);
         assert!(matches!(replies.poll(0), Next::Send(_)));
-        assert!(matches!(replies.poll(CONNECTION_RESPONSE_BYTES_MAX), Next::Nothing), "the socket is behind");
+        assert!(matches!(replies.poll(CONNECTION_RESPONSE_BYTES_MAX), Next::Behind), "the socket is behind");
         let Next::Fetch { stretches, .. } = replies.poll(0) else { panic!("a window is due") };
         assert_eq!(stretches.len(), 1);
         assert!(matches!(replies.poll(0), Next::Nothing), "one window at a time");

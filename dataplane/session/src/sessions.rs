@@ -7,7 +7,7 @@ use crate::connection::{Connection, EndReason, Request};
 use crate::fetch_session::FetchSessions;
 use crate::forward::Forwards;
 use crate::gather::{Gather, GatherWork};
-use crate::limits::{FRAME_TIME_MAX, TIMERS_PER_TURN};
+use crate::limits::{CONNECTION_RESPONSE_BYTES_MAX, FRAME_TIME_MAX, TIMERS_PER_TURN, WINDOW_BYTES};
 use crate::replies::{Next, Piece, Replies, ReplyNumber};
 use crate::route::{self, Route};
 use arena::{Arena, Buffer, BufferRef};
@@ -90,6 +90,8 @@ pub struct Sessions {
     gate: Gate,
     /// Connections that the poll at hand brought bytes for.
     touched: Vec<StreamId>,
+    /// Connections whose next window waits for the flush.
+    behind: Vec<StreamId>,
     next_connection: u64,
     receive_share: usize,
     expired: Vec<Timer>,
@@ -120,6 +122,7 @@ impl Sessions {
             starved: VecDeque::new(),
             gate: Gate::Open,
             touched: Vec::new(),
+            behind: Vec::new(),
             next_connection: 0,
             receive_share,
             expired: Vec::new(),
@@ -237,6 +240,21 @@ impl Sessions {
             self.pump(turn, stream);
             self.advance(turn, stream);
         }
+    }
+
+    /// The network was flushed: who waited for it goes on now, or with `on_writable` where the socket is full. Returns how
+    /// many went on.
+    pub fn on_flushed<S: Streams>(&mut self, turn: &mut Turn<'_, S>) -> usize {
+        let mut behind = std::mem::take(&mut self.behind);
+        let mut count = 0;
+        for stream in behind.drain(..) {
+            if turn.net.queued(stream) + WINDOW_BYTES as usize <= CONNECTION_RESPONSE_BYTES_MAX {
+                self.pump(turn, stream);
+                count += 1;
+            }
+        }
+        self.behind.append(&mut behind);
+        count
     }
 
     pub fn on_peer_finished<S: Streams>(&mut self, turn: &mut Turn<'_, S>, stream: StreamId) {
@@ -432,6 +450,8 @@ impl Sessions {
                     return;
                 }
                 Next::Close => return self.end(turn, stream, EndReason::SilentProduceFailed),
+                // The flush at the turn's end may send all of it, and then no event says so.
+                Next::Behind => return self.behind.push(stream),
                 Next::Nothing => return,
             }
         }
