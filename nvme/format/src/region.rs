@@ -20,6 +20,8 @@ const SHARDS_MAX: u16 = 1024;
 /// Rings together take at most this part of the namespace.
 const RINGS_PART: u64 = 4;
 const SLABS_MIN: u64 = 4;
+/// The largest slab there is.
+const SLAB_MAX: u64 = GIB;
 /// Copies of the superblock; two at each end of the first GiB.
 pub const SUPERBLOCK_COPIES: usize = 4;
 
@@ -206,6 +208,7 @@ impl RegionMap {
             && self.slabs.0.is_multiple_of(EXTENT_UNIT_BLOCKS)
             && self.slab_blocks.is_power_of_two()
             && self.slab_blocks >= EXTENT_UNIT_BLOCKS
+            && self.slab_blocks <= SLAB_MAX / BLOCK
     }
 }
 
@@ -218,7 +221,7 @@ fn slab_bytes(bytes: u64) -> u64 {
     } else if bytes < 4 * GIB {
         floor(bytes / 64).max(4 * MIB)
     } else {
-        floor(bytes / 1024).clamp(64 * MIB, GIB)
+        floor(bytes / 1024).clamp(64 * MIB, SLAB_MAX)
     }
 }
 

@@ -9,6 +9,8 @@ const MAGIC: u64 = u64::from_le_bytes(*b"POLLUXSB");
 const VERSION: u32 = 1;
 /// A cluster id is a Kafka string; those that tools make have 22 characters.
 pub const CLUSTER_ID_MAX: usize = 64;
+/// No namespace has as many blocks, so that sizes in bytes never overflow.
+const BLOCKS_MAX: u64 = 1 << 48;
 
 /// Random bits that bind commits and roots to one open of a namespace; zero before the first.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -108,7 +110,10 @@ impl Superblock {
             lanes_written: reader.u16()?,
         };
         reader.end()?;
-        if superblock.cluster.len() > CLUSTER_ID_MAX || superblock.cores > superblock.map.lanes {
+        let sound = superblock.cluster.len() <= CLUSTER_ID_MAX
+            && superblock.cores <= superblock.map.lanes
+            && superblock.blocks < BLOCKS_MAX;
+        if !sound {
             return Err(Malformed);
         }
         Ok(superblock)

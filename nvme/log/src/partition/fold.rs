@@ -181,7 +181,9 @@ impl Partition {
             let extent = self.extents.pop_front().expect("there is a first one");
             freed.push(Freed::from(&extent));
         }
-        while self.tail.pieces.front().is_some_and(|piece| piece.end() <= first) {
+        // What lies in an extent that stays may be a part of a block that is yet to be written.
+        let kept = self.extents.front().map_or(self.end_position, |extent| extent.position);
+        while self.tail.pieces.front().is_some_and(|piece| piece.end() <= kept) {
             self.tail.pieces.pop_front();
         }
         self.epochs.trim(to);
