@@ -9,9 +9,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
-use tokio::net::TcpListener;
+use tokio::net::{TcpListener, UnixListener};
 use tokio::sync::mpsc::{Receiver, Sender, channel};
-use tokio::sync::{Semaphore, oneshot};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 
 /// Connections served at once; others wait in the listener's backlog.
 const CONNECTIONS_MAX: usize = 16;
@@ -22,36 +22,72 @@ const TIME_MAX: Duration = Duration::from_secs(5);
 /// Answered by the loop with the state of everything.
 pub(crate) type Question = oneshot::Sender<(Status, OwnMetrics)>;
 
+/// Where the console is: on a port of its own, or on a socket behind the supervisor, which holds the port so that metrics
+/// are answered while the control plane is away.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Console {
+    Port(SocketAddr),
+    Socket(PathBuf),
+}
+
+enum Listener {
+    Port(TcpListener),
+    Socket(UnixListener),
+}
+
 /// Starts listening, where an address is given. Questions come out.
-pub(crate) async fn start(address: Option<SocketAddr>, counters: PathBuf) -> Result<Receiver<Question>, DaemonError> {
+pub(crate) async fn start(address: Option<Console>, counters: PathBuf) -> Result<Receiver<Question>, DaemonError> {
     let (ask, questions) = channel(CONNECTIONS_MAX);
-    if let Some(address) = address {
-        let listener = TcpListener::bind(address).await.map_err(|error| DaemonError::Console { address, error })?;
-        tracing::info!(address = %listener.local_addr()?, "the console listens");
-        tokio::spawn(accept(listener, ask, counters.into()));
-    }
+    let listener = match address {
+        None => return Ok(questions),
+        Some(Console::Port(address)) => {
+            let failed = |error| DaemonError::Console { address: address.to_string(), error };
+            let listener = TcpListener::bind(address).await.map_err(failed)?;
+            tracing::info!(address = %listener.local_addr()?, "the console listens");
+            Listener::Port(listener)
+        }
+        Some(Console::Socket(path)) => {
+            // A predecessor that was killed leaves its socket behind; there is one control plane at a time.
+            if let Err(error) = std::fs::remove_file(&path)
+                && error.kind() != std::io::ErrorKind::NotFound
+            {
+                return Err(DaemonError::Console { address: path.display().to_string(), error });
+            }
+            let failed = |error| DaemonError::Console { address: path.display().to_string(), error };
+            Listener::Socket(UnixListener::bind(&path).map_err(failed)?)
+        }
+    };
+    tokio::spawn(accept(listener, ask, counters.into()));
     Ok(questions)
 }
 
-async fn accept(listener: TcpListener, ask: Sender<Question>, counters: Arc<Path>) {
+async fn accept(listener: Listener, ask: Sender<Question>, counters: Arc<Path>) {
     let permits = Arc::new(Semaphore::new(CONNECTIONS_MAX));
     loop {
         let permit = Arc::clone(&permits).acquire_owned().await.expect("the semaphore is never closed");
-        match listener.accept().await {
-            Ok((mut stream, _)) => {
-                let (ask, counters) = (ask.clone(), Arc::clone(&counters));
-                tokio::spawn(async move {
-                    // Its time is bounded, and what goes wrong on it is the client's to see.
-                    let _outcome = tokio::time::timeout(TIME_MAX, converse(&mut stream, &ask, &counters)).await;
-                    drop(permit);
-                });
+        let (ask, counters) = (ask.clone(), Arc::clone(&counters));
+        let accepted = match &listener {
+            Listener::Port(listener) => listener.accept().await.map(|(stream, _)| serve(stream, permit, ask, counters)),
+            Listener::Socket(listener) => {
+                listener.accept().await.map(|(stream, _)| serve(stream, permit, ask, counters))
             }
-            Err(error) => {
-                tracing::warn!(%error, "the console cannot accept");
-                tokio::time::sleep(Duration::from_millis(100)).await;
-            }
+        };
+        if let Err(error) = accepted {
+            tracing::warn!(%error, "the console cannot accept");
+            tokio::time::sleep(Duration::from_millis(100)).await;
         }
     }
+}
+
+fn serve<S>(mut stream: S, permit: OwnedSemaphorePermit, ask: Sender<Question>, counters: Arc<Path>)
+where
+    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
+    tokio::spawn(async move {
+        // Its time is bounded, and what goes wrong on it is the client's to see.
+        let _outcome = tokio::time::timeout(TIME_MAX, converse(&mut stream, &ask, &counters)).await;
+        drop(permit);
+    });
 }
 
 async fn converse<S: AsyncRead + AsyncWrite + Unpin>(
@@ -126,15 +162,18 @@ async fn answer<S: AsyncWrite + Unpin>(
     status: &str,
     body: &str,
 ) -> std::io::Result<()> {
-    let head = format!(
-        "HTTP/1.1 {status}\r\nContent-Type: text/plain; version=0.0.4; charset=utf-8\r\nContent-Length: {}\r\nConnection: close\r\n\r\n",
-        body.len()
-    );
-    stream.write_all(head.as_bytes()).await?;
-    if with_body {
-        stream.write_all(body.as_bytes()).await?;
-    }
+    stream.write_all(http_answer(status, body, with_body).as_bytes()).await?;
     stream.shutdown().await
+}
+
+/// A whole HTTP answer of text.
+pub fn http_answer(status: &str, body: &str, with_body: bool) -> String {
+    let shown = if with_body { body } else { "" };
+    format!(
+        "HTTP/1.1 {status}\r\nContent-Type: text/plain; version=0.0.4; charset=utf-8\r\nContent-Length: {}\r\n\
+         Connection: close\r\n\r\n{shown}",
+        body.len()
+    )
 }
 
 #[cfg(test)]

@@ -18,6 +18,7 @@ mod names;
 mod prometheus;
 mod run;
 
+pub use console::{Console, http_answer};
 pub use directory::{format, formatted_ids};
 pub use metrics::dataplane_metrics;
 pub use names::metric_names_markdown;
@@ -40,6 +41,8 @@ pub struct DaemonOptions {
     /// Given to the directory when it is formatted.
     pub directory_id: Uuid,
     pub config: NodeConfig,
+    /// Where metrics and readiness are answered, if anywhere.
+    pub console: Option<Console>,
     pub seed: u64,
 }
 
@@ -59,7 +62,7 @@ pub enum DaemonError {
     #[error(transparent)]
     Start(#[from] node::StartError),
     #[error("the console cannot listen on {address}: {error}")]
-    Console { address: std::net::SocketAddr, error: std::io::Error },
+    Console { address: String, error: std::io::Error },
     #[error("the system refused: {0}")]
     System(#[from] std::io::Error),
     #[error("{0}")]

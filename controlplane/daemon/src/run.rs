@@ -96,7 +96,7 @@ enum Woken {
 impl Process {
     async fn serve(mut self, options: DaemonOptions, on_ready: impl FnOnce()) -> Result<(), DaemonError> {
         let mut link = link_client::start(options.link.clone());
-        let mut questions = console::start(options.config.node.metrics, options.counters.clone()).await?;
+        let mut questions = console::start(options.console.clone(), options.counters.clone()).await?;
         let mut terminate = signal(SignalKind::terminate())?;
         let mut interrupt = signal(SignalKind::interrupt())?;
         let mut on_ready = Some(on_ready);

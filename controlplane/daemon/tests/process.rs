@@ -4,7 +4,7 @@
 use base::counters::{CoreCounters, Counter, mapping_bytes};
 use base::{CoreId, ListenerId, NodeId, Uuid};
 use link::{BoundListener, Down, Forward, Framer, Up, UpHello, frame};
-use pollux_daemon::{DaemonError, DaemonOptions, format, formatted_ids, run};
+use pollux_daemon::{Console, DaemonError, DaemonOptions, format, formatted_ids, run};
 use settings::NodeConfig;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -156,6 +156,7 @@ fn options(folder: &Path, console: SocketAddr) -> DaemonOptions {
         cluster_id: CLUSTER.to_owned(),
         directory_id: Uuid(0x5000),
         config,
+        console: Some(Console::Port(console)),
         seed: 7,
     }
 }

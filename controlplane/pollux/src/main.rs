@@ -6,6 +6,7 @@
 #![forbid(unsafe_code)]
 
 mod cli;
+mod console;
 mod processes;
 mod supervisor;
 mod tables;
@@ -66,7 +67,13 @@ fn start(mut args: NodeArgs) -> Result<ExitCode, StartError> {
     let data = args.data.clone().unwrap_or_else(|| config.data.directory.clone());
     let run_dir = processes::run_directory(&data)?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    runtime.block_on(supervisor::Supervisor::new(args, run_dir.path().to_owned()).run())
+    runtime.block_on(async {
+        if let Some(address) = config.node.metrics {
+            let failed = |error| StartError::Invalid(format!("metrics on {address}: {error}"));
+            console::serve(address, run_dir.path().to_owned()).await.map_err(failed)?;
+        }
+        supervisor::Supervisor::new(args, run_dir.path().to_owned()).run().await
+    })
 }
 
 /// Codes that tell the supervisor (and a service manager) that starting again is useless.

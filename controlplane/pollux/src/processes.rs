@@ -11,6 +11,18 @@ use std::str::FromStr;
 const SOCKET_PATH_MAX: usize = 107;
 const LINK_SOCKET: &str = "link.sock";
 const IDS_FILE: &str = "ids.json";
+const COUNTERS_FILE: &str = "counters";
+const CONSOLE_SOCKET: &str = "console.sock";
+
+/// The dataplane's counter pages.
+pub fn counters_path(run_dir: &Path) -> PathBuf {
+    run_dir.join(COUNTERS_FILE)
+}
+
+/// The control plane's console, behind the supervisor's port.
+pub fn console_path(run_dir: &Path) -> PathBuf {
+    run_dir.join(CONSOLE_SOCKET)
+}
 
 /// A directory that is removed when this is dropped.
 #[derive(Debug)]
@@ -153,7 +165,7 @@ fn dataplane_options(args: &ProcessArgs, place: &Place) -> Result<data_core::Dat
         cluster_id: place.ids.cluster_id.clone(),
         directory_id: place.ids.directory_id,
         link: place.run_dir.join(LINK_SOCKET),
-        counters: place.run_dir.join("counters"),
+        counters: counters_path(&place.run_dir),
         seed: random()?.next_u64(),
     })
 }
@@ -189,10 +201,16 @@ pub fn controlplane(args: &ProcessArgs) -> Result<ExitCode, StartError> {
     let options = daemon::DaemonOptions {
         directory: place.data.join("controlplane"),
         link: place.run_dir.join(LINK_SOCKET),
-        counters: place.run_dir.join("counters"),
+        counters: counters_path(&place.run_dir),
         cluster_id: place.ids.cluster_id.clone(),
         directory_id: place.ids.directory_id,
         config: place.config.clone(),
+        // Under a supervisor the port is the supervisor's.
+        console: match (&args.run_dir, place.config.node.metrics) {
+            (_, None) => None,
+            (Some(run_dir), Some(_)) => Some(daemon::Console::Socket(console_path(run_dir))),
+            (None, Some(address)) => Some(daemon::Console::Port(address)),
+        },
         seed: random()?.next_u64(),
     };
     daemon::run(options, || println!("{}", serde_json::json!({ "event": "ready" })))?;

@@ -10,6 +10,7 @@ pub fn table(name: &str) -> Option<String> {
         "broker-settings" => Some(settings::settings_markdown(settings::Scope::Broker)),
         "topic-settings" => Some(settings::settings_markdown(settings::Scope::Topic)),
         "own-settings" => Some(settings::own_settings_markdown()),
+        "metrics" => Some(daemon::metric_names_markdown()),
         _ => None,
     }
 }
@@ -42,7 +43,7 @@ mod tests {
     fn the_readme_has_the_tables() {
         let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../README.md");
         let mut text = std::fs::read_to_string(&path).unwrap();
-        for name in ["apis", "own-settings", "topic-settings", "broker-settings"] {
+        for name in ["apis", "metrics", "own-settings", "topic-settings", "broker-settings"] {
             let (open, close) = (format!("<!-- {name} -->\n"), format!("<!-- /{name} -->"));
             let start = text.find(&open).expect("the table's first mark") + open.len();
             let end = text.find(&close).expect("the table's last mark");
