@@ -11,6 +11,7 @@ mod clock;
 mod cpus;
 mod driver;
 mod duty;
+mod gauges;
 mod keeper;
 mod link_end;
 mod mesh;

@@ -50,6 +50,7 @@ pub struct Core<S: Streams, N, O> {
     pub(crate) stopping: bool,
     stopped: bool,
     pressure: nvme_log::PressureLevel,
+    pub(crate) next_gauges: Monotonic,
 }
 
 /// What a core is made of.
@@ -119,6 +120,7 @@ impl<S: Streams, N: Namespace, O: Offload> Core<S, N, O> {
             stopping: false,
             stopped: false,
             pressure: nvme_log::PressureLevel::None,
+            next_gauges: Monotonic::ZERO,
         }
     }
 
@@ -220,7 +222,9 @@ impl<S: Streams, N: Namespace, O: Offload> Core<S, N, O> {
             office.log_keeper.poll(now, &mut self.plan);
         }
         self.watch.step(Step::Device);
+        let commits = self.plan.iter().filter(|request| request.class == nvme_plan::Class::Commit).count();
         let count = if self.plan.is_empty() { 0 } else { self.namespace.submit_plan(now, &mut self.plan) };
+        self.counters.add(Counter::Commits, commits.saturating_sub(self.plan.len()) as u64);
         self.watch.step(Step::Partition);
         for event in events.drain(..) {
             self.on_log_event(now, event);
@@ -247,10 +251,12 @@ impl<S: Streams, N: Namespace, O: Offload> Core<S, N, O> {
         self.carry_session_outputs();
         self.store_arena.poll_returns(MESSAGES_A_TURN);
         self.arena.poll_returns(MESSAGES_A_TURN);
+        self.refresh_gauges(now);
         0
     }
 
     fn complete(&mut self, now: Now, completion: Completion) {
+        crate::gauges::count_completion(&self.counters, &completion);
         let mut events = std::mem::take(&mut self.scratch.log_events);
         match &mut self.office {
             Some(office) if nvme_log::Keeper::owns(completion.token) => {
