@@ -1,0 +1,111 @@
+//! What the medium says before any opening: copies of the superblock, roots, and what they name.
+
+use crate::blobs::{self, DirectoryImage};
+use crate::error::ToolError;
+use crate::source::{self, Source, Unread};
+use base::{BLOCK_SIZE, Block, ShardId};
+use nvme_format::region::{SUPERBLOCK_COPIES, superblock_candidates};
+use nvme_format::root::{Root, RootReading};
+use nvme_format::superblock::{Reading, Superblock, read};
+
+/// What one copy of the superblock is, beside the state that was chosen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum CopyState {
+    Chosen,
+    Zeroes,
+    Differs,
+    Unread(Unread),
+}
+
+pub(crate) struct Superblocks {
+    pub superblock: Superblock,
+    pub copies: Vec<(Block, CopyState)>,
+}
+
+/// Finds the superblock by the rules of an opening.
+pub(crate) fn superblocks<S: Source + ?Sized>(source: &mut S) -> Result<Superblocks, ToolError> {
+    let mut unreadable = false;
+    for places in superblock_candidates(source.geometry().blocks) {
+        let read_copies = places.map(|place| source::read(source, place, 1));
+        // A copy that the device cannot give is as good as none; what is not there is no zeroes.
+        let nothing = vec![0xFF; BLOCK_SIZE];
+        let blocks: [&[u8]; SUPERBLOCK_COPIES] =
+            [0, 1, 2, 3].map(|copy| read_copies[copy].as_deref().unwrap_or(&nothing));
+        match read(blocks) {
+            Reading::Empty => {}
+            Reading::Unreadable => unreadable = true,
+            Reading::Present { superblock, differing } => {
+                let state = |copy: usize| match (&read_copies[copy], differing.contains(&copy)) {
+                    (Err(unread), _) => CopyState::Unread(*unread),
+                    (Ok(_), false) => CopyState::Chosen,
+                    (Ok(block), true) if block.iter().all(|byte| *byte == 0) => CopyState::Zeroes,
+                    (Ok(_), true) => CopyState::Differs,
+                };
+                let copies = places.iter().enumerate().map(|(copy, place)| (*place, state(copy))).collect();
+                return Ok(Superblocks { superblock: *superblock, copies });
+            }
+        }
+    }
+    Err(if unreadable { ToolError::Unreadable } else { ToolError::NotFormatted })
+}
+
+/// What a root's slot holds.
+pub(crate) enum SlotState {
+    Empty,
+    Unreadable,
+    /// Of an open that ended, or of one that never did.
+    OtherGeneration(Root),
+    Current(Root, DirectoryImage),
+}
+
+pub(crate) struct ShardImage {
+    pub shard: ShardId,
+    pub slots: [SlotState; 2],
+}
+
+impl ShardImage {
+    /// Current roots, newest first.
+    pub fn current(&self) -> Vec<(&Root, &DirectoryImage)> {
+        let mut current: Vec<_> = self
+            .slots
+            .iter()
+            .filter_map(|slot| match slot {
+                SlotState::Current(root, directory) => Some((root, directory)),
+                _ => None,
+            })
+            .collect();
+        current.sort_by_key(|(root, _)| std::cmp::Reverse(root.checkpoint));
+        current
+    }
+
+    /// The checkpoint from which an opening would recover the shard.
+    pub fn usable(&self) -> Option<(&Root, &DirectoryImage)> {
+        self.current().into_iter().find(|(_, directory)| directory.is_whole())
+    }
+}
+
+/// Reads the roots of all shards and what they name.
+pub(crate) fn shards<S: Source + ?Sized>(
+    source: &mut S,
+    superblock: &Superblock,
+) -> Result<Vec<ShardImage>, ToolError> {
+    let map = superblock.map;
+    let roots = source::read(source, map.roots, u64::from(map.shards) * 2)?;
+    let mut images = Vec::with_capacity(usize::from(map.shards));
+    for (number, pair) in roots.chunks_exact(2 * BLOCK_SIZE).enumerate() {
+        let shard = ShardId(number as u16);
+        let mut slot = |slot: u8| {
+            let block = &pair[usize::from(slot) * BLOCK_SIZE..][..BLOCK_SIZE];
+            match Root::read(block, superblock.namespace, shard, slot) {
+                RootReading::Empty => SlotState::Empty,
+                RootReading::Unreadable => SlotState::Unreadable,
+                RootReading::Present(root) if root.generation != superblock.generation => {
+                    SlotState::OtherGeneration(root)
+                }
+                RootReading::Present(root) => SlotState::Current(root, blobs::load(source, &root)),
+            }
+        };
+        images.push(ShardImage { shard, slots: [slot(0), slot(1)] });
+    }
+    Ok(images)
+}
