@@ -212,6 +212,19 @@ impl RegionMap {
     }
 }
 
+/// What a file that grows to `plan.blocks_max` should have at first: rings, roots and a few slabs. A power of two, so
+/// that the superblock's second copies lie at its end; `None` where even the whole is too small.
+pub fn initial_blocks(plan: Plan) -> Option<u64> {
+    let mut blocks = NAMESPACE_MIN / BLOCK;
+    while blocks < plan.blocks_max {
+        if RegionMap::compute(Plan { blocks, ..plan }).is_ok() {
+            return Some(blocks);
+        }
+        blocks *= 2;
+    }
+    RegionMap::compute(Plan { blocks: plan.blocks_max, ..plan }).ok().map(|_| plan.blocks_max)
+}
+
 /// size/1024 as a power of two from 64 MiB to 1 GiB; under 4 GiB size/64, at least 4 MiB. Below 64 MiB of namespace
 /// (tests) a slab is 1 MiB, so that the shards have one each.
 fn slab_bytes(bytes: u64) -> u64 {
@@ -292,6 +305,15 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn a_growing_file_starts_small() {
+        let start = |gib: u64, cpus| {
+            let plan = Plan { blocks: 0, blocks_max: gib * GIB / BLOCK, cpus, ring_bytes: RING_DEFAULT };
+            initial_blocks(plan).map(|blocks| blocks * BLOCK / MIB)
+        };
+        assert_eq!((start(100, 2), start(100, 8), start(1, 2)), (Some(1024), Some(1024), Some(512)));
     }
 
     #[test]

@@ -253,6 +253,7 @@ impl Store {
 
     fn allocate(&mut self, len: usize) -> Result<Buffer, AppendError> {
         let buffer = self.arena.try_allocate(len).or_else(|| self.arena.allocate_oversized(len));
+        self.short_of_memory |= buffer.is_none();
         buffer.ok_or(AppendError::Pressure)
     }
 

@@ -37,6 +37,12 @@ impl ReadCache {
         }
     }
 
+    pub fn forget_stretches(&mut self) {
+        self.stretches.clear();
+        self.order.clear();
+        self.bytes = 0;
+    }
+
     pub fn note_index(&mut self, slot: LogSlot, tenancy: Tenancy, entries: usize) {
         self.indexes.push_back((slot, tenancy, entries));
         self.index_bytes += entries * ENTRY;

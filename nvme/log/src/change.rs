@@ -29,6 +29,7 @@ impl Store {
         let shard = self.shard_for_new(now);
         let version = self.shard_mut(shard).take_version();
         let mut new = Partition::new(partition, shard, version, created_at);
+        self.note_flush_age(&config);
         new.config = config;
         let link = Link { partition, previous: Version(0), version };
         let slot = self.insert(Box::new(new));
@@ -79,8 +80,16 @@ impl Store {
     }
 
     pub fn configure(&mut self, slot: LogSlot, config: LogConfig) -> Result<(), ChangeError> {
+        self.note_flush_age(&config);
         self.partition_mut(slot).ok_or(ChangeError::Unknown)?.config = config;
         Ok(())
+    }
+
+    fn note_flush_age(&mut self, config: &LogConfig) {
+        if let Some(age) = config.flush_age {
+            let age = age.max(std::time::Duration::from_millis(1));
+            self.cache_flush.shortest = Some(self.cache_flush.shortest.map_or(age, |shortest| shortest.min(age)));
+        }
     }
 
     pub fn config(&self, slot: LogSlot) -> Option<&LogConfig> {

@@ -401,7 +401,7 @@ impl Store {
         }
         self.lane.trimmed = self.lane.trimmed.max(self.last_round.position);
         self.last_round = round.mark;
-        self.room_made = true;
+        (self.room_made, self.units_freed) = (true, true);
         for index in 0..self.shards.len() {
             let (shard, sequence, root) =
                 (self.shards[index].id, round.next_sequence - 1, self.shards[index].root_slot);

@@ -9,9 +9,13 @@ use crate::store::{Stopping, Store};
 use base::{Monotonic, Now};
 use nvme_format::journal::CommitKind;
 use nvme_plan::{Class, Completion, DeviceError, Operation, Plan, Promise};
+use std::time::Duration;
 
 /// Commits in flight on a device without a volatile cache.
 const DEPTH_WITHOUT_FLUSH: usize = 4;
+/// How often freed extents are looked at, and how many at once.
+const QUARANTINE_EVERY: Duration = Duration::from_millis(1);
+const QUARANTINE_A_TURN: usize = 256;
 
 impl Store {
     /// One turn: stages what is due, emits requests in the order in which they are to be submitted, and gives the
@@ -268,11 +272,16 @@ impl Store {
         }
     }
 
+    /// The store's own, or the shortest `flush.ms` of a partition.
+    fn cache_flush_interval(&self) -> Duration {
+        self.options.cache_flush_interval.min(self.cache_flush.shortest.unwrap_or(Duration::MAX))
+    }
+
     fn poll_cache_flush(&mut self, now: Now) {
         if self.options.durability != Durability::Cache || self.cache_flush.in_flight {
             return;
         }
-        let due = now.monotonic.since(self.cache_flush.last) >= self.options.cache_flush_interval;
+        let due = now.monotonic.since(self.cache_flush.last) >= self.cache_flush_interval();
         if self.lane.durable > self.lane.flushed && (due || self.cache_flush.wanted) {
             self.cache_flush.in_flight = true;
             self.cache_flush.wanted = false;
@@ -285,7 +294,11 @@ impl Store {
 
     /// Frees what nobody reads, writes or holds a description of any more.
     fn poll_quarantine(&mut self, now: Now) {
-        for _ in 0..self.quarantine.len().min(64) {
+        if self.quarantine.is_empty() || now.monotonic < self.next_quarantine {
+            return;
+        }
+        self.next_quarantine = now.monotonic + QUARANTINE_EVERY;
+        for _ in 0..self.quarantine.len().min(QUARANTINE_A_TURN) {
             let Some(held) = self.quarantine.pop_front() else { return };
             let described =
                 held.freed.descriptions > 0 && held.freed.described_until.is_some_and(|until| until > now.monotonic);
@@ -294,19 +307,24 @@ impl Store {
                 continue;
             }
             self.shard_mut(held.shard).space.release(held.freed.address);
-            self.room_made = true;
+            (self.room_made, self.units_freed) = (true, true);
         }
     }
 
     /// Slabs of which nothing is left go back to the keeper, but for the last one of a shard with partitions.
     fn poll_slabs(&mut self) {
+        if !self.units_freed || self.round.is_some() {
+            return;
+        }
+        self.units_freed = false;
         for index in 0..self.shards.len() {
             let shard = &self.shards[index];
             let empty = shard.space.empty_slabs();
             let keep = usize::from(shard.partitions > 0 && empty.len() == shard.space.slabs().len());
-            if empty.len() <= keep || self.round.is_some() {
+            if empty.len() <= keep {
                 continue;
             }
+            self.units_freed = true;
             let (id, slab) = (shard.id, empty[empty.len() - 1]);
             let record = nvme_format::record::Record::SlabReleased { slab };
             let view = nvme_format::record::RecordView { shard: id, record };
@@ -350,9 +368,14 @@ impl Store {
         let flush = (self.options.durability == Durability::Cache
             && lane.durable > lane.flushed
             && !self.cache_flush.in_flight)
-            .then(|| self.cache_flush.last + self.options.cache_flush_interval);
+            .then(|| self.cache_flush.last + self.cache_flush_interval());
         let watermark = self.high_watermarks.front().map(|(due, _)| *due);
-        let held = self.quarantine.iter().filter_map(|held| held.freed.described_until).min();
+        // Those that nobody holds are looked at soon; the others when their descriptions end.
+        let due = |held: &Quarantined| match held.freed.described_until {
+            Some(until) if held.freed.descriptions > 0 => until,
+            _ => self.next_quarantine,
+        };
+        let held = self.quarantine.iter().take(QUARANTINE_A_TURN).map(due).min();
         [marker, flush, watermark, held, Some(self.next_retention)].into_iter().flatten().min()
     }
 

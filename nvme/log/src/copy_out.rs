@@ -73,7 +73,10 @@ impl Store {
             return false;
         }
         // No memory: what holds it is on its way out, and this comes again.
-        let Some(mut buffer) = arena.try_allocate((to - from) as usize) else { return true };
+        let Some(mut buffer) = arena.try_allocate((to - from) as usize) else {
+            self.short_of_memory = true;
+            return true;
+        };
         let data = (to.min(extent.len) - from) as usize;
         buffer[data..].fill(0);
         let there = partition.tail.copy(extent.position + from, &mut buffer[..data], &[]);

@@ -123,11 +123,11 @@ impl<'a> Gathering<'a> {
             let piece = &tail.pieces[index];
             let certain = piece.base <= self.from || index > 0;
             if !piece.is_rest && certain {
-                self.from_memory(index);
+                self.gather_memory(index);
                 return End::Done;
             }
         }
-        self.from_device()
+        self.gather_device()
     }
 
     fn is_full(&self, len: usize) -> bool {
@@ -139,7 +139,7 @@ impl<'a> Gathering<'a> {
         self.parts.push(part);
     }
 
-    fn from_memory(&mut self, index: usize) {
+    fn gather_memory(&mut self, index: usize) {
         for piece in self.partition.tail.pieces.iter().skip(index) {
             let Some(bytes) = piece.ready() else { return };
             if piece.is_rest || piece.last >= self.upper || self.is_full(bytes.len()) {
@@ -149,7 +149,7 @@ impl<'a> Gathering<'a> {
         }
     }
 
-    fn from_device(&mut self) -> End {
+    fn gather_device(&mut self) -> End {
         let first = self.partition.extent_of(self.from).unwrap_or(0);
         for (number, extent) in self.partition.extents.iter().enumerate().skip(first) {
             let Some(entries) = extent.all_entries() else {
@@ -157,7 +157,7 @@ impl<'a> Gathering<'a> {
                 return if self.parts.is_empty() { End::NeedsRead(index_read(self.slot, extent)) } else { End::Done };
             };
             let index = if number == first { self.start_in(extent, entries) } else { 0 };
-            match self.from_extent(extent, entries, index) {
+            match self.gather_extent(extent, entries, index) {
                 Ok(true) => {}
                 Ok(false) => return End::Done,
                 Err(plan) => return End::NeedsRead(plan),
@@ -189,7 +189,7 @@ impl<'a> Gathering<'a> {
     }
 
     /// Gathers from an entry on; says whether the next extent follows, or what has to be read first.
-    fn from_extent(&mut self, extent: &Extent, entries: EntryList<'_>, mut index: usize) -> Result<bool, ReadPlan> {
+    fn gather_extent(&mut self, extent: &Extent, entries: EntryList<'_>, mut index: usize) -> Result<bool, ReadPlan> {
         while let Some(first) = entries.get(index).copied() {
             let end = entries.partition_point(|entry| entry.offset <= first.offset);
             let base = Offset(extent.base_offset.0 + i64::from(first.offset));
@@ -216,9 +216,7 @@ impl<'a> Gathering<'a> {
                 if !self.walk(extent, &first)? {
                     return Ok(false);
                 }
-            } else if next > self.upper || self.is_full(len) {
-                return Ok(false);
-            } else if !self.push_group(extent, entries, index, end) {
+            } else if next > self.upper || self.is_full(len) || !self.push_group(extent, entries, index, end) {
                 return Ok(false);
             }
             index = end;
@@ -231,7 +229,7 @@ impl<'a> Gathering<'a> {
         if let Some(piece) = self.partition.tail.at_position(extent.position + open) {
             let offset = self.partition.tail.pieces.iter().skip(piece).position(|piece| piece.last >= self.from);
             if let Some(skip) = offset {
-                self.from_memory(piece + skip);
+                self.gather_memory(piece + skip);
             }
         }
         Ok(false)
@@ -311,7 +309,7 @@ impl<'a> Gathering<'a> {
                 if let Some(index) = self.partition.tail.at_position(position) {
                     let pieces = self.partition.tail.pieces.iter().skip(index);
                     let skip = pieces.take_while(|piece| piece.last < self.from).count();
-                    self.from_memory(index + skip);
+                    self.gather_memory(index + skip);
                 }
                 return Ok(false);
             }

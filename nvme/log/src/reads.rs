@@ -115,7 +115,10 @@ impl Store {
             let range = plan.range();
             match self.arena.try_allocate(range.bytes() as usize) {
                 _ if !live => self.finish_read(&plan, Err(ReadError::Gone)),
-                None => self.finish_read(&plan, Err(ReadError::NoMemory)),
+                None => {
+                    self.short_of_memory = true;
+                    self.finish_read(&plan, Err(ReadError::NoMemory));
+                }
                 Some(into) => {
                     let deadline: Option<Monotonic> = Some(now.monotonic + self.options.read_deadline);
                     self.reads.in_flight += 1;

@@ -106,6 +106,9 @@ impl Store {
             stopped: None,
             events: Vec::new(),
             stalled: BTreeSet::new(),
+            short_of_memory: false,
+            units_freed: true,
+            next_quarantine: Monotonic::ZERO,
         };
         for shard in seed.shards {
             store.add_shard(shard);

@@ -63,6 +63,11 @@ pub struct Store {
     pub(crate) events: Vec<LogEvent>,
     /// Partitions whose ready records found no room in the ring.
     pub(crate) stalled: BTreeSet<LogSlot>,
+    /// The arena had no memory since the last turn: the caches give half of theirs back.
+    pub(crate) short_of_memory: bool,
+    /// Units were freed since slabs were last looked at.
+    pub(crate) units_freed: bool,
+    pub(crate) next_quarantine: Monotonic,
 }
 
 /// Where the lane stood when a checkpoint round began.
@@ -76,6 +81,8 @@ pub(crate) struct CacheFlush {
     pub in_flight: bool,
     pub last: Monotonic,
     pub wanted: bool,
+    /// The shortest `flush.ms` that was configured.
+    pub shortest: Option<std::time::Duration>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -203,14 +210,14 @@ impl Store {
             .map(|segment| (segment.largest_timestamp, segment.offset_of_largest))
     }
 
-    /// The batches of the log's end that are in memory, oldest first; what a verification of the last stamps needs.
+    /// From which offset on records of it may be lost; it refuses appends until that is repaired or accepted.
     pub fn suspect_from(&self, slot: LogSlot) -> Option<Offset> {
         self.known(slot).suspect
     }
 
     /// Partitions whose records may be lost, and from where on.
     pub fn suspects(&self) -> Vec<(PartitionId, Offset)> {
-        let suspect = |partition: &Box<Partition>| partition.suspect.map(|from| (partition.id, from));
+        let suspect = |partition: &Partition| partition.suspect.map(|from| (partition.id, from));
         self.partitions.iter().filter_map(|(_, partition)| suspect(partition)).collect()
     }
 
@@ -297,6 +304,7 @@ impl Store {
             return Err(NoMemory);
         }
         let result = self.lane.reserve(&self.arena, len);
+        self.short_of_memory |= result.is_err();
         self.resolve_tails();
         result
     }

@@ -89,8 +89,14 @@ impl Store {
     }
 
     fn evict_tails(&mut self) {
+        let mut budget = self.options.tail_cache;
+        if std::mem::take(&mut self.short_of_memory) {
+            budget = budget.min(self.tails.cached_bytes / 2);
+            self.cache.forget_stretches();
+            self.room_made = true;
+        }
         for _ in 0..EVICTIONS_A_TURN {
-            if self.tails.cached_bytes <= self.options.tail_cache {
+            if self.tails.cached_bytes <= budget {
                 return;
             }
             let Some(front) = self.tails.cached.pop_front() else { return };

@@ -181,7 +181,7 @@ impl Extent {
         }
         let seed = self.seed;
         let start = self.len;
-        let open = self.open.get_or_insert_with(|| OpenStretch { start, base: header.base_offset, crc: seed });
+        let open = self.open.get_or_insert(OpenStretch { start, base: header.base_offset, crc: seed });
         open.crc = crc::append(open.crc, bytes);
         let opened = open.start;
         self.note_largest(header);

@@ -89,7 +89,7 @@ pub fn try_open(
     steps: usize,
 ) -> Option<Result<Node, OpenError>> {
     let mut queue = disk.open();
-    let arena = Arena::heap(CoreId(0), 64 << 20);
+    let arena = Arena::heap(CoreId(0), 20 << 20);
     let seed = Random::from_seed(random.next_u64());
     let mut opening = Opening::new(options.clone(), queue.geometry(), arena, seed);
     let mut plan = Plan::new();
@@ -125,7 +125,7 @@ impl Node {
     fn from_opened(disk: &SimDisk, opened: Opened, options: &OpenOptions, random: &mut Random, now: Now) -> Node {
         let mut cores = Vec::new();
         for seed in opened.seeds {
-            let arena = Arena::heap(seed.core, 64 << 20);
+            let arena = Arena::heap(seed.core, 20 << 20);
             let seed_random = Random::from_seed(random.next_u64());
             cores.push(Core {
                 store: Store::from_seed(seed, options.store.clone(), arena, seed_random),

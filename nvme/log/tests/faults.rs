@@ -1,0 +1,292 @@
+//! What the device does wrong, and what the store says then: never silence, never bad bytes.
+
+mod common;
+
+use base::*;
+use common::*;
+use nvme_device::sim::{FaultPlan, PerMillion, SimDisk, SimOptions};
+use pollux_nvme_log::*;
+use std::time::Duration;
+
+const MIB: u64 = 1 << 20;
+
+fn disk(mib: u64, seed: u64) -> SimDisk {
+    SimDisk::new(SimOptions::new(mib * MIB / BLOCK_SIZE as u64), Random::from_seed(seed))
+}
+
+fn node(disk: &SimDisk, random: &mut Random, options: &OpenOptions) -> Node {
+    let mut now = START;
+    format(disk, 2, 0, random, &mut now);
+    open(disk, options, random, &mut now)
+}
+
+fn create(node: &mut Node, number: u128) -> LogSlot {
+    let now = node.now;
+    node.store().create(now, partition(number), 0, LogConfig::keep_everything()).expect("created")
+}
+
+/// Appends one batch to each and waits until it is durable; gives the bytes of all.
+fn rounds(node: &mut Node, slots: &[LogSlot], random: &mut Random, count: usize, value: usize) -> Vec<Vec<u8>> {
+    let mut all = vec![Vec::new(); slots.len()];
+    for _ in 0..count {
+        for (slot, bytes) in slots.iter().zip(&mut all) {
+            let one = batch(random, 1, value, node.now.wall);
+            let base = node.store().end_offset(*slot);
+            node.append(*slot, &one, 0).expect("appended");
+            bytes.extend(stamped(&one, base, 0));
+        }
+        node.settle();
+    }
+    all
+}
+
+#[test]
+fn a_failed_commit_or_flush_stops_the_namespace_and_a_reopening_has_what_was_acknowledged() {
+    for fault in 0..3 {
+        let (disk, mut random) = (disk(64, 20 + fault), Random::from_seed(21 + fault));
+        let options = options(1);
+        let mut node = node(&disk, &mut random, &options);
+        let slot = create(&mut node, 1);
+        let expected = rounds(&mut node, &[slot], &mut random, 20, 500).remove(0);
+        let durable = node.store().durable_offset(slot);
+        let always = PerMillion::ALWAYS;
+        let value = if fault == 2 { 50_000 } else { 500 };
+        disk.set_faults(match fault {
+            0 | 2 => FaultPlan { write_error: always, ..FaultPlan::none() },
+            _ => FaultPlan { flush_error: always, ..FaultPlan::none() },
+        });
+        let bytes = batch(&mut random, 1, value, node.now.wall);
+        node.append(slot, &bytes, 0).expect("staged");
+        node.turns(200);
+        let failed = |event: &LogEvent| matches!(event, LogEvent::AppendFailed { from, .. } if *from == durable);
+        assert!(node.cores[0].events.iter().any(failed), "{:?}", node.cores[0].events);
+        assert!(node.store().stop_reason().is_some());
+        assert_eq!(node.append(slot, &bytes, 0), Err(AppendError::Stopped));
+        assert_eq!(node.store().durable_offset(slot), durable);
+        disk.set_faults(FaultPlan::none());
+        let (disk, mut now) = node.kill();
+        disk.power_loss(&mut random);
+        let mut node = open(&disk, &options, &mut random, &mut now);
+        let slot = node.store().find(partition(1)).expect("recovered");
+        assert_eq!(node.read_all(0, slot, durable, 10_000), expected);
+    }
+}
+
+#[test]
+fn rot_in_an_extent_is_never_served() {
+    let (disk, mut random) = (disk(64, 30), Random::from_seed(31));
+    let mut options = options(1);
+    options.store.tail_cache = 0;
+    let mut node = node(&disk, &mut random, &options);
+    let slot = create(&mut node, 1);
+    rounds(&mut node, &[slot], &mut random, 30, 40_000);
+    let (disk, mut now) = node.kill();
+    let mut node = open(&disk, &options, &mut random, &mut now);
+    let slot = node.store().find(partition(1)).expect("recovered");
+    let end = node.store().end_offset(slot);
+    let map = node.superblock.map;
+    let slabs = BlockRange::new(map.slabs, (disk.seen().blocks() - map.slabs.0) as u32);
+    for _ in 0..400 {
+        disk.flip_bit(slabs, &mut random);
+    }
+    let (mut good, mut corrupt) = (0, 0);
+    for from in 0..end.0 {
+        let now = node.now;
+        let Located::Found(parts) = node.store().locate(now, slot, Offset(from), end, 1) else { continue };
+        for part in parts {
+            let Part::Device(stretch) = part else { continue };
+            let ticket = node.store().read(stretch);
+            match node.wait_read(0, ticket) {
+                Ok(_) => good += 1,
+                Err(ReadError::Corrupt) => corrupt += 1,
+                Err(error) => panic!("{error}"),
+            }
+        }
+    }
+    assert!(corrupt > 0, "{good} stretches were good");
+}
+
+/// A commit that a later one states durable is damaged: the partitions are named, refuse appends, and come back when
+/// the loss is accepted.
+#[test]
+fn a_damaged_journal_is_told_from_its_end() {
+    let (disk, mut random) = (disk(64, 40), Random::from_seed(41));
+    let options = options(1);
+    let mut node = node(&disk, &mut random, &options);
+    let slots: Vec<LogSlot> = (1..=3).map(|number| create(&mut node, number)).collect();
+    rounds(&mut node, &slots, &mut random, 10, 300);
+    let ring = node.superblock.map.ring(LaneId(0));
+    let head = node.store().journal_use().0;
+    // Behind this place the first partition alone is written to.
+    rounds(&mut node, &slots[..1], &mut random, 10, 300);
+    let ends: Vec<Offset> = slots.iter().map(|slot| node.cores[0].store.end_offset(*slot)).collect();
+    let (disk, mut now) = node.kill();
+    for _ in 0..12 {
+        // Some of the bits lie behind the commit's records, where no CRC looks.
+        disk.flip_bit(BlockRange::new(Block(ring.0 + head - 4), 1), &mut random).expect("a commit is there");
+    }
+    let mut node = open(&disk, &options, &mut random, &mut now);
+    assert_eq!(node.report.damages.len(), 1, "{:?}", node.report);
+    assert!(!node.report.suspects.is_empty() && !node.report.clean);
+    for round in 0..2 {
+        for (id, from) in node.report.suspects.clone() {
+            let slot = node.store().find(id).expect("it is there");
+            assert_eq!(node.store().suspect_from(slot), Some(from));
+            let bytes = batch(&mut random, 1, 10, node.now.wall);
+            assert_eq!(node.append(slot, &bytes, 0), Err(AppendError::Suspect));
+            assert!(from <= ends[(id.topic.0.0 - 1001) as usize]);
+            node.read_all(0, slot, from, 10_000);
+        }
+        if round == 0 {
+            // It is no less suspect after another restart.
+            let (disk, mut now) = node.kill();
+            let before = node_suspects(&disk, &options, &mut random, &mut now);
+            node = before;
+            assert!(!node.report.suspects.is_empty());
+        }
+    }
+    for (id, _) in node.report.suspects.clone() {
+        let slot = node.store().find(id).expect("it is there");
+        node.store().accept_loss(slot).expect("accepted");
+        let bytes = batch(&mut random, 1, 10, node.now.wall);
+        node.append(slot, &bytes, 0).expect("it takes appends again");
+    }
+    node.settle();
+    let (disk, mut now) = node.kill();
+    let node = open(&disk, &options, &mut random, &mut now);
+    assert!(node.report.suspects.is_empty(), "{:?}", node.report);
+}
+
+fn node_suspects(disk: &SimDisk, options: &OpenOptions, random: &mut Random, now: &mut Now) -> Node {
+    open(disk, options, random, now)
+}
+
+#[test]
+fn a_damaged_newest_root_falls_back_to_the_one_before_and_says_so() {
+    let (disk, mut random) = (disk(64, 50), Random::from_seed(51));
+    let options = options(1);
+    let mut node = node(&disk, &mut random, &options);
+    let slots: Vec<LogSlot> = (1..=6).map(|number| create(&mut node, number)).collect();
+    let mut expected = rounds(&mut node, &slots, &mut random, 20, 700);
+    for _ in 0..2 {
+        node.store().checkpoint();
+        for (all, more) in expected.iter_mut().zip(rounds(&mut node, &slots, &mut random, 5, 700)) {
+            all.extend(more);
+        }
+        while node.store().is_checkpointing() {
+            node.turn();
+        }
+    }
+    node.settle();
+    let shard = node.store().shard(slots[0]);
+    let map = node.superblock.map;
+    let (disk, mut now) = node.kill();
+    // Which of the two is the newest is not known from here: one of them falls back, the other one does not.
+    let saved = disk.seen();
+    let mut fell_back = 0;
+    for slot in 0..2 {
+        let options_of_disk = SimOptions::new(saved.blocks());
+        let copy = SimDisk::from_medium(options_of_disk, saved.clone(), Random::from_seed(52));
+        copy.flip_bit(BlockRange::new(map.root(shard, slot), 1), &mut random).expect("a root is there");
+        let mut node = open(&copy, &options, &mut random, &mut now);
+        fell_back += node.report.older_checkpoints.len();
+        assert!(node.report.suspects.is_empty(), "the records prove that nothing is missing");
+        for (number, bytes) in expected.iter().enumerate() {
+            let slot = node.store().find(partition(number as u128 + 1)).expect("recovered");
+            let end = node.store().end_offset(slot);
+            assert_eq!(&node.read_all(0, slot, end, 100_000), bytes);
+        }
+    }
+    assert_eq!(fell_back, 1);
+    // With both gone the shard is not guessed.
+    for slot in 0..2 {
+        disk.flip_bit(BlockRange::new(map.root(shard, slot), 1), &mut random).expect("a root is there");
+    }
+    match try_open(&disk, &options, &mut random, &mut now, 100_000) {
+        Some(Err(OpenError::ShardUnreadable { shard: unreadable })) => assert_eq!(unreadable, shard),
+        _ => panic!("an unreadable shard opened"),
+    }
+    let accepting = OpenOptions { accept_loss: true, ..options };
+    let node = open(&disk, &accepting, &mut random, &mut now);
+    assert_eq!(node.report.unreadable_shards, vec![shard]);
+}
+
+#[test]
+fn a_rotten_superblock_copy_is_written_again() {
+    let (disk, mut random) = (disk(64, 60), Random::from_seed(61));
+    let options = options(1);
+    let node = node(&disk, &mut random, &options);
+    let copies = node.superblock.map.superblock_copies();
+    let (disk, mut now) = node.kill();
+    for copy in copies {
+        disk.flip_bit(BlockRange::new(copy, 1), &mut random).expect("a copy is there");
+        let node = open(&disk, &options, &mut random, &mut now);
+        drop(node);
+    }
+    for copy in &copies[..3] {
+        disk.flip_bit(BlockRange::new(*copy, 1), &mut random).expect("a copy is there");
+    }
+    assert!(matches!(try_open(&disk, &options, &mut random, &mut now, 10_000), Some(Err(OpenError::Unreadable))));
+}
+
+/// What was acknowledged from the cache may go with the power; it is the end of the journal then, not damage, and what
+/// is left is a prefix.
+#[test]
+fn a_power_cut_under_cache_durability_leaves_a_prefix() {
+    for seed in 0..6 {
+        let (disk, mut random) = (disk(64, 70 + seed), Random::from_seed(71 + seed));
+        let mut options = options(1);
+        options.store.durability = Durability::Cache;
+        let mut node = node(&disk, &mut random, &options);
+        let slots: Vec<LogSlot> = (1..=4).map(|number| create(&mut node, number)).collect();
+        let expected = rounds(&mut node, &slots, &mut random, 30 + seed as usize * 7, 2500);
+        let (disk, mut now) = node.kill();
+        disk.power_loss(&mut random);
+        let mut node = open(&disk, &options, &mut random, &mut now);
+        assert!(node.report.damages.is_empty() && node.report.suspects.is_empty(), "{:?}", node.report);
+        for (number, bytes) in expected.iter().enumerate() {
+            let Some(slot) = node.store().find(partition(number as u128 + 1)) else { continue };
+            let end = node.store().end_offset(slot);
+            let found = node.read_all(0, slot, end, 100_000);
+            assert!(bytes.starts_with(&found), "seed {seed}");
+        }
+    }
+}
+
+#[test]
+fn a_file_grows_ahead_of_need_and_a_refusal_is_a_full_namespace() {
+    for refused in [false, true] {
+        let (disk, mut random, mut now) = (disk(128, 90), Random::from_seed(91), START);
+        format(&disk, 1, 256 * MIB, &mut random, &mut now);
+        let options = options(1);
+        let mut node = open(&disk, &options, &mut random, &mut now);
+        if refused {
+            disk.set_faults(FaultPlan { growth_refused: PerMillion::ALWAYS, ..FaultPlan::none() });
+        }
+        let slot = create(&mut node, 1);
+        let bytes = batch(&mut random, 1, 200_000, now.wall);
+        let mut appended = 0;
+        for _ in 0..400 {
+            match node.append(slot, &bytes, 0) {
+                Ok(_) => appended += 1,
+                Err(error) => {
+                    assert_eq!(error, AppendError::Full);
+                    break;
+                }
+            }
+        }
+        node.settle();
+        let end = node.store().end_offset(slot);
+        assert_eq!(end, Offset(appended));
+        assert_eq!(appended == 400, !refused, "{appended}");
+        let (disk, mut now) = node.kill();
+        disk.set_faults(FaultPlan::none());
+        let mut node = open(&disk, &options, &mut random, &mut now);
+        let slot = node.store().find(partition(1)).expect("recovered");
+        assert_eq!(node.store().end_offset(slot), end);
+        node.now = advance(node.now, Duration::from_secs(11));
+        for _ in 0..20 {
+            node.append(slot, &bytes, 0).expect("the growth is tried again");
+        }
+    }
+}
