@@ -1,6 +1,7 @@
 //! A core built on its own thread, from what the start prepared.
 
 use crate::clock::{Clock, watch_clock};
+use crate::doors::ConnectionLimits;
 use crate::keeper::Keeper;
 use crate::link_end::LinkEnd;
 use crate::office::{HelloFacts, LINK_LISTENER};
@@ -78,6 +79,17 @@ impl Shared {
         }
     }
 
+    /// Kafka's -1 leaves a buffer to the system.
+    fn socket_options(&self) -> SocketOptions {
+        let values = self.options.config.broker.typed();
+        let buffer = |bytes: i32| usize::try_from(bytes).ok().filter(|bytes| *bytes > 0);
+        SocketOptions {
+            backlog: values.socket_listen_backlog_size.max(1),
+            send_buffer: buffer(values.socket_send_buffer_bytes),
+            receive_buffer: buffer(values.socket_receive_buffer_bytes),
+        }
+    }
+
     pub(crate) fn store_arena(&self, core: CoreId) -> Result<Arena, DataplaneError> {
         let options = self.store_options();
         let bytes = options.copy_out_window + options.tail_cache + options.read_cache + STAGING_BYTES;
@@ -116,7 +128,7 @@ pub(crate) fn build(
     let now = shared.clock.now();
     let receive = shared.share(shared.options.config.network.receive_budget).max(RECEIVE_BYTES_MIN);
     let arena = Arena::new(seed.core, Region::anonymous(receive).map_err(system("receive memory"))?);
-    let mut net = KernelStreams::new(arena.clone(), SocketOptions::default(), now).map_err(system("epoll"))?;
+    let mut net = KernelStreams::new(arena.clone(), shared.socket_options(), now).map_err(system("epoll"))?;
     seed.waker.set(net.waker()).unwrap_or_else(|_| unreachable!("a core is built once"));
     #[cfg(target_os = "linux")]
     if let Some(descriptor) = queue.wake_descriptor() {
@@ -201,6 +213,8 @@ pub(crate) fn open_office(
     });
     let cluster = shared.options.cluster_id.clone();
     let mut keeper = Keeper::new(cluster.clone(), shared.facts.node, shared.cores, saved.unwrap_or_default());
+    let names = bound.iter().map(|listener| listener.name.as_str());
+    keeper.set_connection_limits(ConnectionLimits::from_settings(&shared.options.config.broker, names));
     for (core, partitions) in seed.held {
         keeper.on_recovered(core, partitions);
     }

@@ -28,6 +28,15 @@ pub fn cpu_plan(cores: &settings::Cores) -> Result<CpuPlan, DataplaneError> {
     Ok(CpuPlan { data, others })
 }
 
+/// Journal lanes of a namespace to be formatted: one for each CPU that the process may use, or for each data core where
+/// there are more of them.
+pub(crate) fn lanes_wanted(plan: &CpuPlan) -> u16 {
+    let mut cpus: Vec<usize> = plan.data.iter().chain(&plan.others).copied().collect();
+    cpus.sort();
+    cpus.dedup();
+    u16::try_from(cpus.len().max(plan.data.len())).unwrap_or(u16::MAX)
+}
+
 pub(crate) fn pin(cpu: usize) {
     let mut set = rustix::thread::CpuSet::new();
     set.set(cpu);

@@ -1,11 +1,14 @@
 //! Core 0's extra office: the view, the placement of partitions on cores, duties on their way to the cores, producer ids
 //! in hand, and which core serves the next client. Pure state; core 0's turn carries the messages.
 
+use crate::doors::{ConnectionLimits, Doors};
 use crate::message::DutiesForCore;
-use base::{CoreId, NodeId, PartitionId};
+use base::{CoreId, ListenerId, NodeId, PartitionId};
 use link::{ConfigResource, DutiesPart, Duty, HeldPartition, Removal, ViewPart};
+use net::StreamId;
 use settings::{BrokerSettings, Texts};
 use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::net::SocketAddr;
 use std::sync::Arc;
 use view::{ProducerIds, View, ViewBuilder, ViewError};
 
@@ -41,6 +44,7 @@ pub struct Keeper {
     placements: HashMap<PartitionId, CoreId>,
     partitions_on: Vec<usize>,
     connections_on: Vec<usize>,
+    pub(crate) doors: Doors<StreamId>,
     pub producer_ids: ProducerIds,
     producer_ids_asked: bool,
     collecting: Option<DutySet>,
@@ -74,6 +78,7 @@ impl Keeper {
             placements: HashMap::new(),
             partitions_on: vec![0; usize::from(cores)],
             connections_on: vec![0; usize::from(cores)],
+            doors: Doors::default(),
             producer_ids: ProducerIds::default(),
             producer_ids_asked: false,
             collecting: None,
@@ -221,7 +226,13 @@ impl Keeper {
         CoreId(core as u16)
     }
 
-    pub fn on_connection_ended(&mut self, core: CoreId) {
+    /// The limits under which clients come in from now on; without this call there are none.
+    pub fn set_connection_limits(&mut self, limits: ConnectionLimits) {
+        self.doors.set_limits(limits);
+    }
+
+    pub fn on_connection_ended(&mut self, core: CoreId, listener: ListenerId, peer: Option<SocketAddr>) {
+        self.doors.on_ended(listener, peer);
         let count = &mut self.connections_on[usize::from(core.0)];
         *count = count.saturating_sub(1);
     }

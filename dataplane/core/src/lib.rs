@@ -9,6 +9,7 @@
 mod build;
 mod clock;
 mod cpus;
+mod doors;
 mod driver;
 mod duty;
 mod gauges;
@@ -24,6 +25,7 @@ mod turn;
 mod watch;
 
 pub use cpus::{CpuPlan, cpu_plan};
+pub use doors::ConnectionLimits;
 pub use keeper::Keeper;
 pub use link_end::LinkEnd;
 pub use mesh::{Mesh, meshes};

@@ -22,6 +22,8 @@ pub enum Message<D> {
     /// A connection of this core ended; core 0 keeps the count.
     ConnectionEnded {
         core: CoreId,
+        listener: base::ListenerId,
+        peer: Option<SocketAddr>,
     },
     View(Arc<View>),
     Settings(Box<BrokerSettings>),

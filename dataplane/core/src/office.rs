@@ -1,5 +1,6 @@
 //! Messages between cores and over the link, carried: core 0's office, and what every core does for it.
 
+use crate::doors::{ConnectionLimits, Verdict};
 use crate::keeper::KeeperError;
 use crate::message::{DutiesForCore, Message};
 use crate::turn::Core;
@@ -56,13 +57,7 @@ impl<S: Streams, N: Namespace, O: Offload> Core<S, N, O> {
             StreamEvent::Writable { stream, .. } => {
                 self.with_sessions(now, |sessions, turn| sessions.on_writable(turn, stream));
             }
-            StreamEvent::Closed { stream, .. } => {
-                self.sessions.on_closed(stream);
-                self.counters.subtract(Counter::Connections, 1);
-                self.counters.add(Counter::ConnectionsClosed, 1);
-                let core = self.id;
-                self.mesh.send(CoreId(0), Message::ConnectionEnded { core });
-            }
+            StreamEvent::Closed { stream, .. } => self.on_client_closed(stream),
             StreamEvent::AcceptFailed { listener, error, code } => {
                 self.counters.add(Counter::AcceptErrors, 1);
                 tracing::warn!(listener = listener.0, ?error, code, "a client could not be accepted");
@@ -75,8 +70,31 @@ impl<S: Streams, N: Namespace, O: Offload> Core<S, N, O> {
         act(&mut self.sessions, &mut turn);
     }
 
-    /// Core 0 accepted a client: it is served by the core with the fewest.
+    /// Core 0 accepted a client: it is served unless a limit makes it wait or go.
     fn on_client(&mut self, now: Now, stream: StreamId, listener: ListenerId, peer: SocketAddr) {
+        let office = self.office.as_mut().expect("only core 0 listens");
+        match office.keeper.doors.on_client(now.monotonic, stream, listener, peer) {
+            // Its bytes stay in the socket until somebody may read them.
+            Verdict::Wait => self.net.pause(stream),
+            verdict => self.on_verdict(now, stream, listener, peer, verdict),
+        }
+        self.move_door(now, listener);
+    }
+
+    fn on_verdict(&mut self, now: Now, stream: StreamId, listener: ListenerId, peer: SocketAddr, verdict: Verdict) {
+        match verdict {
+            Verdict::Serve => self.place(now, stream, listener, peer),
+            Verdict::Wait => {}
+            Verdict::Refuse => {
+                self.counters.add(Counter::ConnectionsRefused, 1);
+                tracing::info!(%peer, "a client is refused: its address has as many connections as it may");
+                self.net.close(stream, Close::Now);
+            }
+        }
+    }
+
+    /// A client is served by the core with the fewest.
+    fn place(&mut self, now: Now, stream: StreamId, listener: ListenerId, peer: SocketAddr) {
         let office = self.office.as_mut().expect("only core 0 listens");
         let core = office.keeper.core_for_connection();
         if core == self.id {
@@ -84,8 +102,50 @@ impl<S: Streams, N: Namespace, O: Offload> Core<S, N, O> {
         }
         match self.net.detach(stream) {
             Some(stream) => self.mesh.send(core, Message::Connection { stream, listener, peer: Some(peer) }),
-            None => office.keeper.on_connection_ended(core),
+            None => {
+                office.keeper.on_connection_ended(core, listener, Some(peer));
+                self.net.close(stream, Close::Now);
+            }
         }
+    }
+
+    /// Where clients had to wait: those for whom there is room now come in.
+    pub(crate) fn poll_doors(&mut self, now: Now) {
+        loop {
+            let Some(office) = self.office.as_mut().filter(|office| office.keeper.doors.is_restrained()) else { return };
+            let Some((stream, listener, peer, verdict)) = office.keeper.doors.next_admitted(now.monotonic) else { break };
+            self.net.resume(stream);
+            self.on_verdict(now, stream, listener, peer, verdict);
+        }
+        let listeners = self.office.as_ref().map_or(0, |office| office.hello.listeners.len());
+        for listener in 0..listeners {
+            self.move_door(now, ListenerId(listener as u16));
+        }
+    }
+
+    /// Lets the next clients of a listener wait in the system's queue, or in again.
+    fn move_door(&mut self, now: Now, listener: ListenerId) {
+        let office = self.office.as_mut().expect("only core 0 listens");
+        match office.keeper.doors.change_of(now.monotonic, listener) {
+            Some(true) => self.net.resume_listener(listener),
+            Some(false) => self.net.pause_listener(listener),
+            None => {}
+        }
+    }
+
+    fn on_client_closed(&mut self, stream: StreamId) {
+        let Some((listener, peer)) = self.sessions.client_of(stream) else {
+            // It waited, or was refused: nobody served it.
+            if let Some(office) = &mut self.office {
+                office.keeper.doors.forget(&stream);
+            }
+            return;
+        };
+        self.sessions.on_closed(stream);
+        self.counters.subtract(Counter::Connections, 1);
+        self.counters.add(Counter::ConnectionsClosed, 1);
+        let core = self.id;
+        self.mesh.send(CoreId(0), Message::ConnectionEnded { core, listener, peer });
     }
 
     fn serve(&mut self, now: Now, stream: StreamId, listener: ListenerId, peer: Option<SocketAddr>) {
@@ -110,7 +170,7 @@ impl<S: Streams, N: Namespace, O: Offload> Core<S, N, O> {
                 Some(stream) => self.serve(now, stream, listener, peer),
                 None => {
                     let core = self.id;
-                    self.mesh.send(CoreId(0), Message::ConnectionEnded { core });
+                    self.mesh.send(CoreId(0), Message::ConnectionEnded { core, listener, peer });
                 }
             },
             Message::View(view) => self.sessions.on_view(view),
@@ -144,7 +204,7 @@ impl<S: Streams, N: Namespace, O: Offload> Core<S, N, O> {
     fn on_office_message(&mut self, now: Now, message: Message<S::Detached>) {
         let office = self.office.as_mut().expect("these go to core 0");
         match message {
-            Message::ConnectionEnded { core } => office.keeper.on_connection_ended(core),
+            Message::ConnectionEnded { core, listener, peer } => office.keeper.on_connection_ended(core, listener, peer),
             Message::ProducerIdsWanted { core } => {
                 let (share, ask) = office.keeper.share_producer_ids();
                 if ask {
@@ -331,6 +391,8 @@ impl<S: Streams, N: Namespace, O: Offload> Core<S, N, O> {
             Down::View(part) => {
                 if let Some(view) = office.keeper.on_view_part(*part)? {
                     let settings = office.keeper.settings(&office.file_settings);
+                    let names = office.hello.listeners.iter().map(|listener| listener.name.as_str());
+                    office.keeper.set_connection_limits(ConnectionLimits::from_settings(&settings, names));
                     let metadata_offset = view.metadata_offset().expect("a published view has one");
                     if let Some(bytes) = view.to_bytes()
                         && let Err(error) = self.store.save_view(bytes, metadata_offset)

@@ -11,7 +11,7 @@ use nvme_plan::{Namespace, Plan};
 use settings::Durability;
 
 /// Opens the device as the configuration says.
-pub(crate) fn open_device(options: &DataplaneOptions) -> Result<Device, DataplaneError> {
+pub(crate) fn open_device(options: &DataplaneOptions, cpus: u16) -> Result<Device, DataplaneError> {
     let data = &options.config.data;
     if options.ephemeral {
         let bytes = data.size.unwrap_or(EPHEMERAL_BYTES);
@@ -23,7 +23,7 @@ pub(crate) fn open_device(options: &DataplaneOptions) -> Result<Device, Dataplan
         None => nvme_device::free_bytes(parent).map_err(system("the free space"))? / 10 * 9,
     };
     let mut file = nvme_device::FileOptions::new(&options.namespace);
-    file.create = Some(first_size(size));
+    file.create = Some(first_size(options, size, cpus));
     let engine = match data.io {
         settings::IoEngine::Auto => nvme_device::Engine::Automatic,
         settings::IoEngine::Uring => nvme_device::Engine::Uring,
@@ -34,12 +34,13 @@ pub(crate) fn open_device(options: &DataplaneOptions) -> Result<Device, Dataplan
 
 /// A memory namespace takes what is written to it: holes stay holes.
 pub(crate) const EPHEMERAL_BYTES: u64 = 64 << 30;
-/// A file begins with what its regions and its first slabs need, and grows as it fills.
-pub(crate) const FIRST_FILE_BYTES: u64 = 1280 << 20;
-
-pub(crate) fn first_size(size: u64) -> u64 {
-    let size = size.min(FIRST_FILE_BYTES.max(size / 64));
-    size / base::BLOCK_SIZE as u64 * base::BLOCK_SIZE as u64
+/// The size a file is created with: what the regions of a namespace of `size` take, with the first slabs. One too small
+/// for its regions is created whole, and formatting says what is missing.
+fn first_size(options: &DataplaneOptions, size: u64, cpus: u16) -> u64 {
+    let block = base::BLOCK_SIZE as u64;
+    let ring_bytes = options.config.data.lane_ring;
+    let plan = nvme_format::region::Plan { blocks: 0, blocks_max: size / block, cpus, ring_bytes };
+    nvme_format::region::initial_blocks(plan).unwrap_or(size / block) * block
 }
 
 /// Drives a state machine of the log against a device until it ends; used before any client is served.
@@ -71,17 +72,12 @@ pub(crate) fn format_namespace(
     queue: &mut Queue,
     device: &Device,
     arena: &Arena,
+    cpus: u16,
     clock: Clock,
     random: &mut Random,
 ) -> Result<(), DataplaneError> {
-    let cpus = std::thread::available_parallelism().map_or(1, |count| count.get() as u16);
-    let wanted = match &options.config.node.cores {
-        settings::Cores::Count(count) => *count,
-        settings::Cores::Cpus(cpus) => cpus.len() as u16,
-        settings::Cores::Auto => 1,
-    };
-    let mut format =
-        FormatOptions::new(&options.cluster_id, NodeId(options.config.node.id), options.directory_id, cpus.max(wanted));
+    let node = NodeId(options.config.node.id);
+    let mut format = FormatOptions::new(&options.cluster_id, node, options.directory_id, cpus);
     format.ring_bytes = options.config.data.lane_ring;
     if !options.ephemeral {
         let parent = options.namespace.parent().unwrap_or(std::path::Path::new("."));
@@ -107,6 +103,7 @@ pub(crate) fn open_namespace(
     device: &Device,
     arena: &Arena,
     open: nvme_log::OpenOptions,
+    cpus: u16,
     clock: Clock,
 ) -> Result<Opened, DataplaneError> {
     let mut random = Random::from_seed(options.seed ^ 0x6F70_656E);
@@ -123,7 +120,7 @@ pub(crate) fn open_namespace(
         match opened {
             Err(nvme_log::OpenError::NotFormatted) if attempt == 0 => {
                 let mut random = Random::from_seed(options.seed);
-                format_namespace(options, queue, device, arena, clock, &mut random)?;
+                format_namespace(options, queue, device, arena, cpus, clock, &mut random)?;
             }
             other => return Ok(other?),
         }
@@ -148,9 +145,10 @@ pub(crate) fn log_durability(durability: Durability) -> nvme_log::Durability {
 }
 /// Only formats; refuses a namespace that holds something.
 pub fn format(options: DataplaneOptions) -> Result<(), DataplaneError> {
-    let device = open_device(&options)?;
+    let cpus = crate::cpus::lanes_wanted(&crate::cpus::cpu_plan(&options.config.node.cores)?);
+    let device = open_device(&options, cpus)?;
     let mut queue = device.attach(&QueueOptions::default()).map_err(system("a queue of the device"))?;
     let arena = Arena::new(CoreId(0), Region::anonymous(STAGING_BYTES).map_err(system("memory"))?);
     let mut random = Random::from_seed(options.seed);
-    format_namespace(&options, &mut queue, &device, &arena, Clock::start(), &mut random)
+    format_namespace(&options, &mut queue, &device, &arena, cpus, Clock::start(), &mut random)
 }

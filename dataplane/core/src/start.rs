@@ -3,7 +3,7 @@
 
 use crate::build::{CoreSeed, MIB, OfficeSeed, Shared, build};
 use crate::clock::Clock;
-use crate::cpus::{cpu_plan, pin};
+use crate::cpus::{cpu_plan, lanes_wanted, pin};
 use crate::driver::run_core;
 use crate::mesh::meshes;
 use crate::open::{boot_id, boot_uuid, log_durability, open_device, open_namespace};
@@ -24,9 +24,11 @@ pub fn run(options: DataplaneOptions, listening: impl FnOnce(String)) -> Result<
     let clock = Clock::start();
     let plan = cpu_plan(&options.config.node.cores)?;
     let cores = plan.data.len() as u16;
+    // Before this thread is pinned: afterwards the system counts one CPU.
     let cpus = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+    let lanes = lanes_wanted(&plan);
     pin(plan.data[0]);
-    let device = open_device(&options)?;
+    let device = open_device(&options, lanes)?;
     tracing::info!(device = %device, "opened");
     let waker = Arc::new(std::sync::OnceLock::<net::Waker>::new());
     let mut queue = attach(&device, &waker, &plan.others)?;
@@ -55,7 +57,7 @@ pub fn run(options: DataplaneOptions, listening: impl FnOnce(String)) -> Result<
     });
     let open =
         nvme_log::OpenOptions { cores, store: shared.store_options(), boot: boot_uuid(&boot), accept_loss: false };
-    let opened = open_namespace(&shared.options, &mut queue, &device, &opening_arena, open, clock)?;
+    let opened = open_namespace(&shared.options, &mut queue, &device, &opening_arena, open, lanes, clock)?;
     report(&opened);
     check_identity(&shared, &opened)?;
     let wakers: Vec<Arc<std::sync::OnceLock<net::Waker>>> =

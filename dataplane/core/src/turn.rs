@@ -246,6 +246,7 @@ impl<S: Streams, N: Namespace, O: Offload> Core<S, N, O> {
         self.watch.step(Step::Timers);
         self.partitions.on_time(now, &mut self.store);
         self.carry_partition_outputs();
+        self.poll_doors(now);
         let mut turn = Turn { now, random: &mut self.random, net: &mut self.net, arena: &self.arena };
         self.sessions.on_time(&mut turn);
         self.carry_session_outputs();
@@ -337,6 +338,7 @@ impl<S: Streams, N: Namespace, O: Offload> Core<S, N, O> {
             self.net.next_deadline(),
             self.namespace.next_deadline(),
             self.office.as_ref().and_then(|office| office.log_keeper.next_deadline()),
+            self.office.as_ref().and_then(|office| office.keeper.doors.next_deadline()),
         ]
         .into_iter()
         .flatten()
