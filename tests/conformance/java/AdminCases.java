@@ -247,7 +247,7 @@ public final class AdminCases {
                 node.admin().deleteRecords(Map.of(partition, RecordsToDelete.beforeOffset(offset))).all())));
             found.put("start after " + offset, offsets(node, partition, OffsetSpec.earliest()));
         }
-        found.put("missing", Node.outcome(() -> Node.get(node.admin().deleteRecords(
+        found.put("missing", Node.outcome(() -> Node.get(node.hastyAdmin().deleteRecords(
             Map.of(new TopicPartition(node.name("no-topic"), 0), RecordsToDelete.beforeOffset(1))).all())));
         String compacted = node.topic("compacted-only", 1, "cleanup.policy", "compact");
         found.put("compacted", Node.outcome(() -> Node.get(node.admin().deleteRecords(

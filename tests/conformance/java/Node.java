@@ -70,6 +70,11 @@ public final class Node implements AutoCloseable {
         return admin;
     }
 
+    /** An admin client that gives up soon: for what the client itself would try again for a minute. */
+    Admin hastyAdmin() {
+        return kept(Admin.create(properties("default.api.timeout.ms", "4000", "request.timeout.ms", "4000")));
+    }
+
     KafkaProducer<String, String> producer(Object... settings) {
         KafkaProducer<String, String> producer =
             new KafkaProducer<>(properties(settings), new StringSerializer(), new StringSerializer());

@@ -74,12 +74,8 @@ impl Admin {
                 let at = [-1, -2, -3, context.now.wall.0 - context.random.below(20_000) as i64];
                 let at = at[context.random.below(4) as usize];
                 let (partition_index, current_leader_epoch) = (partition.index.0, -1);
-                let one = ListOffsetsPartition {
-                    partition_index,
-                    current_leader_epoch,
-                    timestamp: at,
-                    ..Default::default()
-                };
+                let one =
+                    ListOffsetsPartition { partition_index, current_leader_epoch, timestamp: at, ..Default::default() };
                 let topics = vec![ListOffsetsTopic { name, partitions: vec![one], ..Default::default() }];
                 let request = ListOffsetsRequest { replica_id: -1, topics, timeout_ms: 9000, ..Default::default() };
                 self.caller.ask(now, 7 + context.random.below(4) as i16, &request);

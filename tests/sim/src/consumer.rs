@@ -252,7 +252,9 @@ impl Consumer {
     fn name_error(&self, context: &mut Context<'_>, partition: PartitionId, error: i16) {
         *context.model.stats.fetch_errors.entry(error).or_default() += 1;
         let expected = match ErrorCode::from_code(error) {
-            Some(ErrorCode::UnknownTopicOrPartition | ErrorCode::UnknownTopicId | ErrorCode::NotLeaderOrFollower) => true,
+            Some(ErrorCode::UnknownTopicOrPartition | ErrorCode::UnknownTopicId | ErrorCode::NotLeaderOrFollower) => {
+                true
+            }
             Some(ErrorCode::InconsistentTopicId | ErrorCode::RequestTimedOut) => true,
             Some(ErrorCode::KafkaStorageError) => context.storage_errors,
             _ => false,
@@ -363,9 +365,7 @@ impl Consumer {
             let id = PartitionId { topic: TopicId(base::Uuid(id)), index: PartitionIndex(index) };
             return self.followed.contains_key(&id).then_some(id);
         }
-        let named = |(id, followed): &(&PartitionId, &Followed)| {
-            followed.topic == name.as_str() && id.index.0 == index
-        };
+        let named = |(id, followed): &(&PartitionId, &Followed)| followed.topic == name.as_str() && id.index.0 == index;
         self.followed.iter().find(named).map(|(id, _)| *id)
     }
 
@@ -400,7 +400,8 @@ impl Consumer {
         assert!(
             next <= told.high_watermark.max(question.position),
             "{}: {partition} shows records up to {next}, its watermark is {}",
-            self.name, told.high_watermark
+            self.name,
+            told.high_watermark
         );
         assert_eq!(told.last_stable_offset, told.high_watermark, "{}: no transaction is open", self.name);
         let followed = self.followed.get_mut(&partition).expect("it was found");

@@ -39,6 +39,8 @@ pub struct Context<'a> {
     pub quiet: bool,
     /// Since when nothing has been going wrong.
     pub calm_since: Option<Monotonic>,
+    /// Bytes that the device should hold at most.
+    pub bytes_max: usize,
     /// Errors of the store are to be expected: the device fails, or is full.
     pub storage_errors: bool,
 }

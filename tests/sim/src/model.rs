@@ -44,6 +44,8 @@ pub struct Log {
     pub deletes_asked: i64,
     pub retention_bytes: Option<u64>,
     pub deleted: bool,
+    /// Bytes sent to it, but for those that are known to be gone.
+    bytes: usize,
 }
 
 /// What a client remembers of a log when it asks, against which the answer is held.
@@ -112,6 +114,16 @@ impl Model {
         self.sent.len() as u64 - 1
     }
 
+    /// How many bytes the batch has.
+    pub fn weigh(&mut self, partition: PartitionId, bytes: usize) {
+        self.log(partition).bytes += bytes;
+    }
+
+    /// Bytes that the device has to hold, at most.
+    pub fn live_bytes(&self) -> usize {
+        self.logs.values().filter(|log| !log.deleted).map(|log| log.bytes).sum()
+    }
+
     pub fn acknowledged(&mut self, now: Monotonic, batch: u64, base: i64, bytes: usize) {
         self.stats.acknowledged += 1;
         let partition = self.sent[batch as usize].partition;
@@ -165,7 +177,12 @@ impl Model {
                 "the log start of {partition} fell from {} to {log_start}",
                 floor.log_start
             );
-            log.log_start = log.log_start.max(log_start);
+            if log_start > log.log_start {
+                let gone = log.placed.range(..log_start).filter(|(_, one)| one.next > log.log_start);
+                let gone = gone.filter(|(_, one)| one.next <= log_start).map(|(_, one)| one.bytes).sum();
+                log.bytes = log.bytes.saturating_sub(gone);
+                log.log_start = log_start;
+            }
         }
     }
 

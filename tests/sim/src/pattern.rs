@@ -43,10 +43,7 @@ pub fn read(bytes: &[u8]) -> Result<Tag, String> {
         let bytes = bytes.get(range).ok_or_else(|| format!("a record of {} bytes", bytes.len()))?;
         Ok::<u128, String>(bytes.iter().fold(0, |number, byte| number << 8 | u128::from(*byte)))
     };
-    let partition = PartitionId {
-        topic: TopicId(Uuid(number(0..16)?)),
-        index: PartitionIndex(number(16..20)? as i32),
-    };
+    let partition = PartitionId { topic: TopicId(Uuid(number(0..16)?)), index: PartitionIndex(number(16..20)? as i32) };
     let tag = Tag { partition, batch: number(20..28)? as u64, record: number(28..32)? as u32 };
     let length = number(32..36)? as usize;
     if length != bytes.len() {

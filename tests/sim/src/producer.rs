@@ -46,7 +46,7 @@ impl ProducerOptions {
             acks: if idempotent { -1 } else { [-1, 1, 0][random.below(3) as usize] },
             version: if codec == Codec::Zstd { 7 + random.below(7) } else { 3 + random.below(11) } as i16,
             codec,
-            value_max: [200, 2000, 20_000, 200_000][random.below(4) as usize],
+            value_max: [200, 200, 2000, 2000, 20_000, 200_000][random.below(6) as usize],
             records_max: 1 + random.below(8) as u32,
             lines: 1 + random.below(4) as usize,
             laziness: 1 + random.below(60),
@@ -180,9 +180,10 @@ impl Producer {
     }
 
     fn make(&mut self, context: &mut Context<'_>) {
+        let full = context.model.live_bytes() > context.bytes_max;
         for line in &mut self.lines {
             let room = line.units.len() < UNRESOLVED_MAX;
-            if context.quiet || !room || !context.random.chance(1, self.options.laziness) {
+            if context.quiet || full || !room || !context.random.chance(1, self.options.laziness) {
                 continue;
             }
             let records = 1 + context.random.below(u64::from(self.options.records_max)) as u32;
@@ -202,6 +203,7 @@ impl Producer {
             }
             line.next_sequence = sequence_after(line.next_sequence, records);
             let bytes = Bytes::from(builder.build());
+            context.model.weigh(line.partition, bytes.len());
             line.units.push_back(Unit { batch, bytes, in_flight: false, sends: 0, followed: false });
         }
     }
@@ -272,7 +274,9 @@ impl Producer {
         let unit = &mut line.units[index];
         let lossy = context.model.losses > 0;
         let expected = match ErrorCode::from_code(error) {
-            Some(ErrorCode::UnknownTopicOrPartition | ErrorCode::UnknownTopicId | ErrorCode::NotLeaderOrFollower) => true,
+            Some(ErrorCode::UnknownTopicOrPartition | ErrorCode::UnknownTopicId | ErrorCode::NotLeaderOrFollower) => {
+                true
+            }
             Some(ErrorCode::RequestTimedOut) => true,
             Some(ErrorCode::KafkaStorageError) => context.storage_errors,
             // An earlier one was refused or lost: this one comes again after it.
@@ -282,7 +286,10 @@ impl Producer {
         assert!(
             expected,
             "batch {batch} of {} is refused with {error} ({:?}): {} sends, {} before it",
-            line.partition, ErrorCode::from_code(error), unit.sends, index
+            line.partition,
+            ErrorCode::from_code(error),
+            unit.sends,
+            index
         );
         unit.in_flight = false;
         let again = self.options.idempotent;

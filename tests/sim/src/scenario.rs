@@ -97,6 +97,12 @@ impl Scenario {
         OpenOptions { cores: 1, store: self.store.clone(), boot: Uuid(1), accept_loss: false }
     }
 
+    /// Bytes of records that fit with all that doubling extents leave unused.
+    pub fn bytes_max(&self) -> usize {
+        let bytes = self.disk.blocks as usize * BLOCK_SIZE;
+        if self.full { bytes * 2 } else { bytes / 4 }
+    }
+
     /// Devices that fail now and then.
     pub fn device_fails(&self) -> bool {
         self.device_faults != FaultPlan::none()

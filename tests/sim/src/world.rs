@@ -71,8 +71,8 @@ impl World {
         let mut options = NodeOptions::new(scenario.open_options());
         options.receive_bytes = scenario.receive_bytes;
         let node = Node::new(disk, network.clone(), options);
-        let producers =
-            (0..scenario.producers).map(|n| Producer::new(format!("producer {n}"), some_producer(&mut random, &scenario)));
+        let producers = (0..scenario.producers)
+            .map(|n| Producer::new(format!("producer {n}"), some_producer(&mut random, &scenario)));
         let producers = producers.collect();
         let consumers = (0..scenario.consumers)
             .map(|n| Consumer::new(format!("consumer {n}"), ConsumerOptions::some(&mut random)))
@@ -160,7 +160,7 @@ impl World {
                 tracing::info!(at = self.now.monotonic.millis(), ?report, "the node is open");
                 let honest = report.damages.is_empty()
                     && report.suspects.is_empty()
-                    && report.older_checkpoints.is_empty()
+                    && (report.first || report.older_checkpoints.is_empty())
                     && report.unreadable_shards.is_empty();
                 assert!(honest, "damage without a fault: {report:?}");
                 self.happened.opened += 1;
@@ -213,6 +213,7 @@ impl World {
             trace: &mut self.trace,
             quiet: self.quiet,
             calm_since: Some(self.calm_since),
+            bytes_max: self.scenario.bytes_max(),
             storage_errors: self.scenario.device_fails() || self.scenario.full || self.stopping,
         };
         producers.iter_mut().for_each(|client| client.step(&mut context));
@@ -410,6 +411,7 @@ impl World {
             trace: &mut self.trace,
             quiet: true,
             calm_since: None,
+            bytes_max: 0,
             storage_errors: false,
         };
         producers.iter().all(Producer::is_idle) && consumers.iter().all(|consumer| consumer.has_caught_up(&context))
@@ -429,6 +431,7 @@ impl World {
                 trace: &mut self.trace,
                 quiet: true,
                 calm_since: Some(self.calm_since),
+                bytes_max: 0,
                 storage_errors: false,
             };
             auditor.step(&mut context);

@@ -81,8 +81,10 @@ fn strike(broker: &mut dyn Broker, victim: Victim, writers: &Writers, round: u32
             broker.kill(victim)?;
             // New producers connect meanwhile.
             let mut connection = Connection::open(broker.address(), PATIENCE)?;
-            let id =
-                connection.call(4, &InitProducerIdRequest { transaction_timeout_ms: 60_000, ..Default::default() })?;
+            let id = connection.call(
+                4,
+                &InitProducerIdRequest { transactional_id: None, transaction_timeout_ms: 60_000, ..Default::default() },
+            )?;
             if id.error_code != 0 {
                 return Err(format!("without a control plane InitProducerId answers {}", id.error_code).into());
             }

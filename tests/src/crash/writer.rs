@@ -11,7 +11,7 @@ use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use wire::messages::produce_request::{PartitionProduceData, TopicProduceData};
 use wire::messages::{InitProducerIdRequest, ProduceRequest};
 use wire::{ErrorCode, KafkaString};
@@ -23,7 +23,11 @@ const BATCH_MAX: u64 = 8;
 /// How long a writer tries without any progress before the run fails.
 const STUCK: Duration = Duration::from_secs(90);
 const ANSWER: Duration = Duration::from_secs(20);
-const TIME: i64 = 1_700_000_000_000;
+/// The time of records. It is the real one, because a broker that rebuilds its producers after a crash forgets those whose last batch is older than producer.id.expiration.ms.
+fn wall() -> WallMillis {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    WallMillis(since.as_millis() as i64)
+}
 
 #[derive(Debug, Default)]
 struct Shared {
@@ -145,7 +149,6 @@ impl Writer {
                 End::Again(reason) if self.progress.elapsed() > STUCK => format!("no progress any more: {reason}"),
                 End::Again(_) => {
                     self.shared.disturbances.fetch_add(1, Ordering::Relaxed);
-                    self.shared.resent.fetch_add(self.unacknowledged.len() as u64, Ordering::Relaxed);
                     // The node is away; asking faster does not bring it back sooner.
                     std::thread::sleep(Duration::from_millis(5));
                     continue;
@@ -172,10 +175,11 @@ impl Writer {
         let mut correlations = VecDeque::new();
         for sent in &self.unacknowledged {
             correlations.push_back(connection.send(PRODUCE_VERSION, &self.request(sent))?);
+            self.shared.resent.fetch_add(1, Ordering::Relaxed);
         }
         loop {
             let stopping = self.shared.stop.load(Ordering::Acquire);
-            while !stopping && self.unacknowledged.len() < UNDER_WAY {
+            while !stopping && self.unacknowledged.len() < self.under_way_max() {
                 let sent = self.make(producer);
                 self.unacknowledged.push_back(sent.clone());
                 correlations.push_back(connection.send(PRODUCE_VERSION, &self.request(&sent))?);
@@ -188,11 +192,18 @@ impl Writer {
         }
     }
 
+    /// A broker takes any first sequence of a producer it does not know, so the first batch goes alone, as with Kafka's
+    /// client: else one of its successors might be taken while it is refused.
+    fn under_way_max(&self) -> usize {
+        if self.acknowledged.load(Ordering::Acquire) == 0 { 1 } else { UNDER_WAY }
+    }
+
     fn producer_id(&mut self, connection: &mut Connection) -> std::result::Result<i64, End> {
         if let Some(id) = self.producer {
             return Ok(id);
         }
-        let request = InitProducerIdRequest { transaction_timeout_ms: 60_000, ..Default::default() };
+        let request =
+            InitProducerIdRequest { transactional_id: None, transaction_timeout_ms: 60_000, ..Default::default() };
         let answer = connection.call(4, &request)?;
         if answer.error_code != 0 {
             return Err(End::Again(format!("InitProducerId answers {}", answer.error_code)));
@@ -210,7 +221,7 @@ impl Writer {
             base_sequence: Some(Sequence(0).plus(first as u32)),
         });
         for number in first..first + count {
-            builder.append(WallMillis(TIME), None, Some(&value_of(self.partition, number)), &[]);
+            builder.append(wall(), None, Some(&value_of(self.partition, number)), &[]);
         }
         self.next = first + count;
         Sent { first, count, bytes: builder.build().into() }

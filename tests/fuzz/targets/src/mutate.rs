@@ -45,6 +45,20 @@ pub fn mutated(seed: &[u8], other: &[u8], random: &mut Random) -> Vec<u8> {
     bytes
 }
 
+/// A copy with a number or a byte changed in place: what it is made of stays where it is, so that most of it is still read.
+pub fn nudged(seed: &[u8], random: &mut Random) -> Vec<u8> {
+    let mut bytes = seed.to_vec();
+    for _ in 0..=random.below(2) {
+        let at = random.below(bytes.len().max(1) as u64) as usize;
+        match bytes.get_mut(at..) {
+            Some(rest) if random.chance(1, 2) => put_number(rest, random),
+            Some([first, ..]) => *first = first.wrapping_add([1, 2, 255, 128][random.below(4) as usize]),
+            _ => {}
+        }
+    }
+    bytes
+}
+
 fn once(bytes: &mut Vec<u8>, other: &[u8], random: &mut Random) {
     let at = random.below(bytes.len() as u64 + 1) as usize;
     let left = bytes.len() - at;

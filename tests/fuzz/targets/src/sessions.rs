@@ -4,10 +4,11 @@
 mod owner;
 
 use crate::messages::api_messages;
-use crate::mutate::mutated;
+use crate::mutate::{mutated, nudged};
 use ::session::route;
 use ::session::{Gate, NodeFacts, Sessions, Turn};
 use arena::Arena;
+use base::limits::RECEIVE_CHUNK;
 use base::*;
 use bytes::BytesMut;
 use handoff::{Command, GatherId, Outcome};
@@ -126,6 +127,7 @@ impl World {
         self.with(|sessions, turn| sessions.on_events_taken(turn));
         self.with(|sessions, turn| sessions.on_time(turn));
         self.net.flush(self.now);
+        self.arena.poll_returns(64);
         self.now.monotonic = self.now.monotonic + STEP;
     }
 
@@ -207,10 +209,13 @@ impl World {
     /// A hostile connection from its first byte to its end: the frames go out in one piece or several, and the answers are
     /// read at once, slowly or never.
     pub fn hostile(&mut self, frames: &[Vec<u8>]) {
-        self.tally.frames += frames.len();
         let mut peer = self.connect();
         let manner = self.random.below(6);
         for frame in frames {
+            if peer.state() != PeerState::Open {
+                break;
+            }
+            self.tally.frames += 1;
             let cut = if frame.is_empty() { 0 } else { self.random.below(frame.len() as u64) as usize };
             peer.write(&frame[..cut]);
             if manner == 1 {
@@ -360,19 +365,19 @@ impl World {
             self.settle();
             // Late windows, parked requests and slow frames end by their timers.
             self.now.monotonic = self.now.monotonic + Duration::from_secs(5);
-            if self.sessions.connections() == 0 && self.arena.used_bytes() == 0 && self.commands.is_empty() {
+            if self.sessions.connections() == 0 && self.commands.is_empty() {
                 break;
             }
         }
         assert_eq!(self.sessions.connections(), 0, "every connection is gone");
         assert_eq!(self.net.len(), 0, "every stream is gone");
         assert_eq!(self.owner.waiters(), 0, "no waiter stays with the owner");
-        let (held, oversized) = (self.arena.used_bytes(), self.arena.oversized_bytes());
-        eprintln!("held {held} {oversized} connections gone");
+        self.arena.poll_returns(usize::MAX);
+        // The network keeps the chunk that it receives into.
+        assert!(self.arena.used_bytes() <= RECEIVE_CHUNK, "memory comes back: {:?}", self.arena);
         drop(self.net);
-        eprintln!("net gone: {}", self.arena.used_bytes());
-        drop(self.sessions);
-        eprintln!("sessions gone: {}", self.arena.used_bytes());
+        self.arena.poll_returns(usize::MAX);
+        assert_eq!(self.arena.used_bytes() + self.arena.oversized_bytes(), 0, "all memory comes back");
         self.tally
     }
 }
@@ -477,8 +482,8 @@ fn view() -> Arc<::view::View> {
     builder.place([place(0), place(1)])
 }
 
-/// Valid frames of an API, in every version it is served in: Apache's, and ours about the topic that is here.
-pub fn frames_of(api: ApiKey) -> Vec<Vec<u8>> {
+/// Valid frames of an API in every version it is served in, Apache's.
+pub fn golden_frames(api: ApiKey) -> Vec<Vec<u8>> {
     let mut frames = Vec::new();
     for (of, message) in api_messages("Request") {
         if of != api || !(route::supports(api, message.version) || api == ApiKey::ApiVersions) {
@@ -489,6 +494,13 @@ pub fn frames_of(api: ApiKey) -> Vec<Vec<u8>> {
         content.extend_from_slice(&message.bytes);
         frames.push(sized(&content));
     }
+    assert!(!frames.is_empty(), "{api} has valid frames");
+    frames
+}
+
+/// Valid frames in every version about the topic that is here, for an API that asks of topics.
+pub fn frames_about_the_topic(api: ApiKey) -> Vec<Vec<u8>> {
+    let mut frames = Vec::new();
     for version in api.stable_versions().iter() {
         for request in crate::socket::requests_about_the_topic(api) {
             let mut frame = BytesMut::new();
@@ -498,7 +510,6 @@ pub fn frames_of(api: ApiKey) -> Vec<Vec<u8>> {
             }
         }
     }
-    assert!(!frames.is_empty(), "{api} has valid frames");
     frames
 }
 
@@ -511,12 +522,10 @@ pub fn campaign(api: ApiKey, count: usize, seed: u64) -> Tally {
     let mut dice = Random::from_seed(seed ^ (api.code() as u64) << 32);
     let faults = if dice.chance(1, 2) { SimFaults::none() } else { SimFaults { reset: None, ..SimFaults::some() } };
     let mut world = World::new(seed, faults);
-    let seeds = frames_of(api);
-    let mut sent = 0;
-    while sent < count {
+    let seeds = [golden_frames(api), frames_about_the_topic(api)];
+    while world.tally.frames < count {
         let here = 1 + dice.below(6) as usize;
         let frames: Vec<Vec<u8>> = (0..here).map(|_| one_frame(&seeds, &mut dice)).collect();
-        sent += here;
         world.hostile(&frames);
         match dice.below(40) {
             0 => world.toggle_link(),
@@ -531,19 +540,19 @@ pub fn campaign(api: ApiKey, count: usize, seed: u64) -> Tally {
     world.close()
 }
 
-/// Half of the mutations leave the frame's size right, so that the damage is met further in; a tenth is no mutation.
-fn one_frame(seeds: &[Vec<u8>], dice: &mut Random) -> Vec<u8> {
-    let pick = |dice: &mut Random| &seeds[dice.below(seeds.len() as u64) as usize];
+/// Most mutations leave the frame's size right, so that the damage is met further in; a fifth is no mutation.
+fn one_frame(seeds: &[Vec<Vec<u8>>; 2], dice: &mut Random) -> Vec<u8> {
+    let pick = |dice: &mut Random| {
+        let from = if seeds[1].is_empty() { &seeds[0] } else { &seeds[dice.below(2) as usize] };
+        &from[dice.below(from.len() as u64) as usize]
+    };
     let (frame, other) = (pick(dice), pick(dice));
+    // API key, version and correlation id, which alone would end most of the connections, stay.
+    let kept = 12.min(frame.len());
     match dice.below(10) {
-        0 => frame.clone(),
-        1..=4 => mutated(frame, other, dice),
-        _ => {
-            // Past the API key and the version, which alone would end most of the connections.
-            let kept = 8.min(frame.len());
-            let mut content = frame[4..kept].to_vec();
-            content.extend(mutated(&frame[kept..], other, dice));
-            sized(&content)
-        }
+        0 | 1 => frame.clone(),
+        2 | 3 => mutated(frame, other, dice),
+        4..=6 => [&frame[..kept], &nudged(&frame[kept..], dice)].concat(),
+        _ => sized(&[&frame[4..kept], &mutated(&frame[kept..], other, dice)].concat()),
     }
 }

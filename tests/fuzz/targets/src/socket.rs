@@ -1,6 +1,6 @@
 //! Whatever a client may send on a connection, from its first byte on.
 
-use crate::sessions::{World, frames_of};
+use crate::sessions::{World, frames_about_the_topic, golden_frames};
 use ::session::route;
 use bytes::Bytes;
 use net::sim::SimFaults;
@@ -20,10 +20,11 @@ pub fn connection(data: &[u8]) {
 /// One connection for each API, with a frame of some of its versions.
 pub fn connection_seeds() -> Vec<Vec<u8>> {
     let one = |api: ApiKey| {
-        let frames = frames_of(api);
-        let step = frames.len().div_ceil(12);
-        let some: Vec<Vec<u8>> = frames.into_iter().step_by(step).filter(|frame| frame.len() < 4000).collect();
-        [&[200], &some.concat()[..]].concat()
+        let golden = golden_frames(api);
+        let step = golden.len().div_ceil(8);
+        let ours = frames_about_the_topic(api).into_iter().rev().take(6);
+        let some: Vec<Vec<u8>> = golden.into_iter().step_by(step).chain(ours).collect();
+        [&[60], &some.concat()[..]].concat()
     };
     route::served().map(one).collect()
 }
