@@ -30,6 +30,17 @@ pub enum Command {
     Dataplane(ProcessArgs),
     /// Run only the control plane of a node (for a service unit of its own).
     Controlplane(ProcessArgs),
+    /// Read a stopped node's namespace, change nothing, and say what its next start will find.
+    #[command(after_help = "Exit status: 0 clean, 1 recoverable, 2 suspect partitions, 3 damaged, 4 it could not be checked.")]
+    Check(crate::media::CheckArgs),
+    /// Say what a stopped node has to give up to serve again, and with --accept-loss give it up.
+    Repair(crate::media::RepairArgs),
+    /// Print what lies where in a stopped node's namespace, one line an item.
+    Dump(crate::media::DumpArgs),
+    /// Write a partition of a stopped node as a segment file of Apache Kafka's.
+    Export(crate::media::RangeArgs),
+    /// Make a new partition of a segment file in a stopped node's namespace.
+    Import(crate::media::ExportArgs),
     /// Say the version and what it speaks.
     Version,
     /// Print a table of the README, made from the code: apis, broker-settings, topic-settings, own-settings, metrics.

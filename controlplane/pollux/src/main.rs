@@ -7,6 +7,7 @@
 
 mod cli;
 mod console;
+mod media;
 mod processes;
 mod supervisor;
 mod tables;
@@ -40,6 +41,11 @@ fn run(command: Command) -> Result<ExitCode, StartError> {
         Command::Format(args) => processes::format(&args),
         Command::Dataplane(args) => processes::dataplane(&args),
         Command::Controlplane(args) => processes::controlplane(&args),
+        Command::Check(args) => media::check(&args),
+        Command::Repair(args) => media::repair(&args),
+        Command::Dump(args) => media::dump(&args),
+        Command::Export(args) => media::export(&args),
+        Command::Import(args) => media::import(&args),
         Command::Version => {
             println!("pollux {} (Apache Kafka 4.4 protocol, metadata.version 4.4-IV2)", env!("CARGO_PKG_VERSION"));
             Ok(ExitCode::SUCCESS)
