@@ -116,6 +116,12 @@ impl BrokerSettings {
         self.value(name).and_then(Value::as_text)
     }
 
+    /// A number set for one listener alone, below its prefix; none where it is not set or no number.
+    pub fn listener_integer(&self, listener: &str, name: &str) -> Option<i64> {
+        let text = self.inner.merged.get(&format!("listener.name.{}.{name}", listener.to_lowercase()))?;
+        Catalog::get().find(Scope::Broker, name)?.parse(text).ok()?.as_integer()
+    }
+
     /// How many connections single addresses may have, where that differs from max.connections.per.ip.
     pub fn connections_per_ip(&self) -> Vec<(String, i32)> {
         let overrides = self.text("max.connections.per.ip.overrides").unwrap_or_default();

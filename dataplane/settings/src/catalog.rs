@@ -74,7 +74,8 @@ impl Setting {
     /// One sentence for whoever asks DescribeConfigs for documentation: what Pollux does with this setting.
     pub fn documentation(&self) -> String {
         match self.status {
-            Status::Honoured { .. } => "Honoured.".to_owned(),
+            Status::Honoured { but: None, .. } => "Honoured.".to_owned(),
+            Status::Honoured { but: Some(but), .. } => format!("Honoured, but {but}."),
             Status::AcceptedWithoutEffect { why } => format!("Accepted without effect: {why}."),
             Status::Refused { why } => format!("Refused unless left at its default: {why}."),
         }

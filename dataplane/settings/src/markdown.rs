@@ -24,8 +24,11 @@ pub fn settings_markdown(scope: Scope) -> String {
         };
         let changes = if scope == Scope::Broker { setting.mutability.name() } else { "dynamic" };
         let reason = match setting.status {
-            Status::Honoured { test } => format!("`{test}`"),
-            other => other.text().to_owned(),
+            Status::Honoured { but, .. } => {
+                let tests = setting.status.tests().map(|test| format!("`{test}`")).collect::<Vec<_>>().join(", ");
+                but.map_or(tests.clone(), |but| format!("{tests}; but {but}"))
+            }
+            Status::AcceptedWithoutEffect { why } | Status::Refused { why } => why.to_owned(),
         };
         let kind = setting.kind.name().to_lowercase();
         let check = setting.check.describe();

@@ -6,8 +6,8 @@ use std::sync::LazyLock;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Status {
-    /// It does what it does in Kafka; this test shows it.
-    Honoured { test: &'static str },
+    /// It does what it does in Kafka; these tests show it. What it does not do yet is said.
+    Honoured { test: &'static str, but: Option<&'static str> },
     /// Any value Kafka takes is taken, listed and kept, and changes nothing.
     AcceptedWithoutEffect { why: &'static str },
     /// Only its default is taken, since another value would promise what is not there.
@@ -23,12 +23,10 @@ impl Status {
         }
     }
 
-    /// The test, or the reason.
-    pub fn text(self) -> &'static str {
-        match self {
-            Status::Honoured { test } => test,
-            Status::AcceptedWithoutEffect { why } | Status::Refused { why } => why,
-        }
+    /// The names of the tests of a setting that is honoured.
+    pub fn tests(self) -> impl Iterator<Item = &'static str> {
+        let names = if let Status::Honoured { test, .. } = self { test } else { "" };
+        names.split(", ").filter(|name| !name.is_empty())
     }
 }
 
@@ -46,13 +44,12 @@ static LINES: LazyLock<Vec<Line>> = LazyLock::new(|| {
 
 fn decode(line: &'static str) -> Option<Line> {
     let fields: Vec<&'static str> = line.split('|').collect();
-    let &[scope, pattern, word, text] = fields.as_slice() else {
-        return None;
-    };
-    let status = match word {
-        "honoured" => Status::Honoured { test: text },
-        "accepted" => Status::AcceptedWithoutEffect { why: text },
-        "refused" => Status::Refused { why: text },
+    let (&[scope, pattern, word, text], but) = fields.split_first_chunk::<4>()?;
+    let status = match (word, but) {
+        ("honoured", []) => Status::Honoured { test: text, but: None },
+        ("honoured", [but]) => Status::Honoured { test: text, but: Some(but) },
+        ("accepted", []) => Status::AcceptedWithoutEffect { why: text },
+        ("refused", []) => Status::Refused { why: text },
         _ => return None,
     };
     (!text.is_empty()).then_some(Line { scope, pattern, status })
