@@ -1,7 +1,7 @@
 //! Driving an opening, and then one store, over a device of any kind: what the executable's loop does, without a loop.
 
 use crate::error::ToolError;
-use arena::Arena;
+use arena::{Arena, Region};
 use base::{CoreId, Now, Random, Uuid};
 use nvme_log::{Keeper, LogEvent, OpenOptions, Opened, Opening, RecoveryReport, Store, StoreOptions};
 use nvme_plan::{Completion, Namespace, Plan};
@@ -13,6 +13,11 @@ const IDLE_TURNS_MAX: u32 = 50_000;
 
 /// Where the time of a session comes from.
 pub(crate) type Time<'a> = &'a mut dyn FnMut() -> Now;
+
+/// Memory of the system, which costs nothing before it is touched.
+fn arena() -> Result<Arena, ToolError> {
+    Ok(Arena::new(CoreId(0), Region::anonymous(ARENA_BYTES)?))
+}
 
 fn store_options() -> StoreOptions {
     StoreOptions { zero_ahead: false, ..StoreOptions::default() }
@@ -29,9 +34,8 @@ pub(crate) fn open<N: Namespace>(
     accept_loss: bool,
     seed: u64,
 ) -> Result<Opened, ToolError> {
-    let arena = Arena::heap(CoreId(0), ARENA_BYTES);
     let geometry = queue.geometry().clone();
-    let mut opening = Opening::new(open_options(accept_loss), &geometry, arena, Random::from_seed(seed));
+    let mut opening = Opening::new(open_options(accept_loss), &geometry, arena()?, Random::from_seed(seed));
     let mut plan = Plan::new();
     let mut completions: Vec<Completion> = Vec::new();
     let mut idle = 0;
@@ -73,8 +77,7 @@ impl<'a, N: Namespace> Session<'a, N> {
     pub fn open(queue: &'a mut N, time: Time<'a>, accept_loss: bool, seed: u64) -> Result<Session<'a, N>, ToolError> {
         let mut opened = open(queue, &mut *time, accept_loss, seed)?;
         let one = opened.seeds.pop().filter(|_| opened.seeds.is_empty()).expect("one core was asked for");
-        let arena = Arena::heap(CoreId(0), ARENA_BYTES);
-        let store = Store::from_seed(one, store_options(), arena, Random::from_seed(seed ^ 1));
+        let store = Store::from_seed(one, store_options(), arena()?, Random::from_seed(seed ^ 1));
         let (plan, completions, events) = (Plan::new(), Vec::new(), Vec::new());
         let (keeper, report) = (opened.keeper, opened.report);
         Ok(Session { queue, time, store, keeper, report, plan, completions, events, idle: 0 })

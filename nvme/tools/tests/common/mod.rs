@@ -1,7 +1,7 @@
 //! Namespaces with a history, on the simulated device; damage by hand; and the next opening, to be compared.
 #![allow(dead_code, reason = "each test binary uses a part of it")]
 
-use arena::Arena;
+use arena::{Arena, Region};
 use base::*;
 use batch::{BatchBuilder, BatchProducer, EndTransaction};
 use nvme_device::Medium;
@@ -12,6 +12,10 @@ use std::time::Duration;
 
 pub const START: Now = Now { monotonic: Monotonic(1_000_000_000), wall: WallMillis(1_700_000_000_000) };
 const ARENA: usize = 64 << 20;
+
+fn arena(core: CoreId) -> Arena {
+    Arena::new(core, Region::anonymous(ARENA).expect("memory"))
+}
 
 fn tick(now: &mut Now, disk: &SimDisk) {
     let next = disk.next_event().unwrap_or(now.monotonic + Duration::from_micros(100));
@@ -29,8 +33,8 @@ pub fn format(mib: u64, cpus: u16, random: &mut Random) -> SimDisk {
     let disk = SimDisk::new(SimOptions::new(mib * 256), Random::from_seed(1));
     let mut queue = disk.open();
     let options = FormatOptions::new("pollux-test-cluster-00", NodeId(1), Uuid(42), cpus);
-    let arena = Arena::heap(CoreId(0), ARENA);
-    let mut formatting = Formatting::new(options, queue.geometry(), arena, random).expect("it fits");
+    let memory = arena(CoreId(0));
+    let mut formatting = Formatting::new(options, queue.geometry(), memory, random).expect("it fits");
     let (mut plan, mut completions, mut now) = (Plan::new(), Vec::new(), START);
     loop {
         if let Some(result) = formatting.poll(&mut plan) {
@@ -61,8 +65,8 @@ pub fn try_open(disk: &SimDisk, cores: u16) -> Result<Node, OpenError> {
     let options = OpenOptions { cores, store: store.clone(), boot: Uuid(9), accept_loss: false };
     let mut queue = disk.open();
     let mut random = Random::from_seed(77);
-    let arena = Arena::heap(CoreId(0), ARENA);
-    let mut opening = Opening::new(options, queue.geometry(), arena, Random::from_seed(random.next_u64()));
+    let memory = arena(CoreId(0));
+    let mut opening = Opening::new(options, queue.geometry(), memory, Random::from_seed(random.next_u64()));
     let (mut plan, mut completions, mut now) = (Plan::new(), Vec::new(), START);
     for _ in 0..1_000_000 {
         if let Some(result) = opening.poll(now, &mut plan) {
@@ -78,8 +82,8 @@ pub fn try_open(disk: &SimDisk, cores: u16) -> Result<Node, OpenError> {
                 now,
             };
             for seed in opened.seeds {
-                let arena = Arena::heap(seed.core, ARENA);
-                node.stores.push(Store::from_seed(seed, store.clone(), arena, Random::from_seed(random.next_u64())));
+                let memory = arena(seed.core);
+                node.stores.push(Store::from_seed(seed, store.clone(), memory, Random::from_seed(random.next_u64())));
                 node.queues.push(disk.open());
                 node.plans.push(Plan::new());
                 node.events.push(Vec::new());
