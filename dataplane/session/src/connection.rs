@@ -2,8 +2,10 @@
 
 use crate::assemble::Assembler;
 use crate::replies::Replies;
+use crate::sessions::Sessions;
 use arena::BufferRef;
 use base::{ConnectionId, ListenerId, Monotonic, TimerToken};
+use net::StreamId;
 use std::net::SocketAddr;
 use wire::ApiKey;
 
@@ -70,5 +72,12 @@ impl Connection {
             }
             _ => self.replies.pending() == 0,
         }
+    }
+}
+
+impl Sessions {
+    /// Where a client that is served came in, and from where.
+    pub fn client_of(&self, stream: StreamId) -> Option<(ListenerId, Option<SocketAddr>)> {
+        self.connections.get(&stream).map(|connection| (connection.listener, connection.peer))
     }
 }
