@@ -195,7 +195,8 @@ impl Sessions {
             timer: None,
             frame_since: None,
         };
-        let first_look = now.monotonic + FRAME_TIME_MAX;
+        let idle_max = u64::try_from(self.settings.typed().connections_max_idle_ms);
+        let first_look = now.monotonic + idle_max.map_or(FRAME_TIME_MAX, Duration::from_millis).min(FRAME_TIME_MAX);
         connection.timer = Some(self.wheel.insert(first_look, Timer::Connection(stream)));
         self.connections.insert(stream, connection);
     }

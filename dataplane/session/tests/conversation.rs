@@ -35,6 +35,11 @@ fn address() -> SocketAddr {
 
 impl World {
     fn new(faults: SimFaults) -> World {
+        World::under(faults, &[])
+    }
+
+    /// A node with settings, each `KEY=VALUE`.
+    fn under(faults: SimFaults, set: &[&str]) -> World {
         let arena = Arena::heap(CoreId(0), 8 << 20);
         let now = Now { monotonic: Monotonic(1_000_000_000), wall: WallMillis(1) };
         let network = SimNetwork::new(Random::from_seed(5), faults);
@@ -46,7 +51,8 @@ impl World {
             listeners: vec!["PLAINTEXT".into()],
             log_dir: "/data".into(),
         };
-        let settings = NodeConfig::laptop(&[]).unwrap().broker;
+        let set: Vec<String> = set.iter().map(|set| (*set).to_owned()).collect();
+        let settings = NodeConfig::laptop(&set).unwrap().broker;
         let mut sessions = Sessions::new(now, CoreId(0), 1, Arc::new(facts), settings, 1 << 20);
         sessions.on_view(view());
         let random = Random::from_seed(1);
@@ -451,4 +457,99 @@ fn every_version_can_say_what_partitions_answer() {
 fn what_decodes_to_nothing_known_is_malformed() {
     let mut d = Decoder::new(&[1, 2, 3]);
     assert!(MetadataRequest::decode(&mut d, 12).is_err());
+}
+
+#[test]
+fn an_idle_connection_is_closed_in_its_time_and_a_busy_one_is_not() {
+    let mut world = World::under(SimFaults::none(), &["connections.max.idle.ms=10000"]);
+    let (mut idle, mut busy) = (world.connect(), world.connect());
+    for number in 0..6 {
+        busy.write(&frame(12, number, &MetadataRequest::default()));
+        world.settle();
+        assert_eq!(answers(&busy.read(), &[(ApiKey::Metadata, 12)]).len(), 1);
+        assert!(matches!(idle.state(), net::sim::PeerState::Open) == (number < 5), "round {number}");
+        world.now.monotonic = world.now.monotonic + Duration::from_secs(2);
+    }
+    assert_eq!(idle.read(), b"");
+    assert!(matches!(busy.state(), net::sim::PeerState::Open));
+}
+
+#[test]
+fn a_frame_may_be_as_large_as_is_set_and_no_larger() {
+    for (size, taken) in [(2000, true), (2001, false)] {
+        let mut world = World::under(SimFaults::none(), &["socket.request.max.bytes=2000"]);
+        let mut peer = world.connect();
+        let mut bytes = i32::to_be_bytes(size).to_vec();
+        bytes.extend(&frame(12, 7, &MetadataRequest::default())[4..]);
+        peer.write(&bytes);
+        world.settle();
+        assert_eq!(matches!(peer.state(), net::sim::PeerState::Open), taken, "a frame of {size}");
+    }
+}
+
+#[test]
+fn a_fetch_asks_for_no_more_than_the_broker_gives() {
+    for (asked, given) in [(5000, 3000), (2000, 2000)] {
+        let mut world = World::under(SimFaults::none(), &["fetch.max.bytes=3000"]);
+        let mut peer = world.connect();
+        let partition = fetch_request::FetchPartition { partition_max_bytes: 1 << 20, ..Default::default() };
+        let topic = fetch_request::FetchTopic {
+            topic: KafkaString::from("t"),
+            partitions: vec![partition],
+            ..Default::default()
+        };
+        peer.write(&frame(4, 1, &FetchRequest { max_bytes: asked, topics: vec![topic], ..Default::default() }));
+        world.settle();
+        let Some(Command::Fetch(fetch)) = world.commands.pop() else { panic!("a fetch") };
+        assert_eq!(fetch.bytes_max, given);
+    }
+}
+
+#[test]
+fn a_topic_that_is_missing_is_made_only_where_that_is_allowed() {
+    for (set, allowed) in [(&[][..], true), (&["auto.create.topics.enable=false"][..], false)] {
+        let mut world = World::under(SimFaults::none(), set);
+        let mut peer = world.connect();
+        let topic = metadata_request::MetadataRequestTopic { name: Some("missing".into()), ..Default::default() };
+        let asked =
+            MetadataRequest { topics: Some(vec![topic]), allow_auto_topic_creation: true, ..Default::default() };
+        peer.write(&frame(9, 1, &asked));
+        world.settle();
+        assert_eq!(answers(&peer.read(), &[(ApiKey::Metadata, 9)]).len(), 1);
+        assert_eq!(world.up.iter().any(|up| matches!(up, Up::AutoCreate { .. })), allowed);
+    }
+}
+
+#[test]
+fn there_are_as_many_fetch_sessions_as_slots() {
+    let mut world = World::under(SimFaults::none(), &["max.incremental.fetch.session.cache.slots=2"]);
+    let ids: Vec<i32> = (0..3)
+        .map(|_| {
+            let mut peer = world.connect();
+            peer.write(&frame(7, 1, &FetchRequest { max_bytes: 1000, session_epoch: 0, ..Default::default() }));
+            world.settle();
+            let mut answers = answers(&peer.read(), &[(ApiKey::Fetch, 7)]);
+            let (_, ResponseKind::Fetch(response)) = answers.remove(0) else { panic!("a fetch response") };
+            response.session_id
+        })
+        .collect();
+    assert!(ids[0] != 0 && ids[1] != 0 && ids[2] == 0, "{ids:?}");
+}
+
+#[test]
+fn a_listing_has_as_many_partitions_as_the_broker_gives() {
+    let mut world = World::under(SimFaults::none(), &["max.request.partition.size.limit=1"]);
+    let mut peer = world.connect();
+    let topics = ["t", "z"]
+        .map(|name| describe_topic_partitions_request::TopicRequest { name: name.into(), ..Default::default() });
+    let asked =
+        DescribeTopicPartitionsRequest { topics: topics.into(), response_partition_limit: 50, ..Default::default() };
+    peer.write(&frame(0, 1, &asked));
+    world.settle();
+    let mut answers = answers(&peer.read(), &[(ApiKey::DescribeTopicPartitions, 0)]);
+    let (_, ResponseKind::DescribeTopicPartitions(response)) = answers.remove(0) else { panic!("a listing") };
+    assert_eq!(
+        (response.topics.len(), response.next_cursor.map(|next| next.topic_name.to_string())),
+        (1, Some("z".into()))
+    );
 }
