@@ -34,11 +34,13 @@ pub fn answer(
                 if !seen.insert((one.topic_id, one.name.clone())) {
                     continue;
                 }
-                let topic = match &one.name {
+                // Java's client asks by id with an empty name, not with none.
+                let name = one.name.as_ref().filter(|_| one.topic_id.is_zero());
+                let topic = match name {
                     Some(name) => asker.view.topic(name),
                     None => asker.view.topic_by_id(base::TopicId(one.topic_id)),
                 };
-                answers.push(match (topic, &one.name) {
+                answers.push(match (topic, name) {
                     (Some(topic), _) => describe(asker, topic, request, version),
                     (None, Some(name)) => missing_name(name, request.allow_auto_topic_creation, &mut create),
                     (None, None) => MetadataResponseTopic {
@@ -188,6 +190,10 @@ mod tests {
         assert_eq!(answer(asker, &by_id(7), 11).unwrap_err(), ErrorCode::InvalidRequest);
         assert_eq!(answer(asker, &by_id(7), 12).unwrap().0.topics[0].name.as_deref(), Some("t"));
         assert_eq!(answer(asker, &by_id(8), 12).unwrap().0.topics[0].error_code, 100);
+        let mut as_java_asks = by_id(8);
+        as_java_asks.topics.as_mut().unwrap()[0].name = Some(KafkaString::from_static(""));
+        let missing = answer(asker, &as_java_asks, 12).unwrap().0.topics.remove(0);
+        assert_eq!((missing.error_code, missing.topic_id, missing.name), (100, Uuid(8), None));
         let all = MetadataRequest { topics: Some(vec![]), ..Default::default() };
         assert_eq!(answer(asker, &all, 0).unwrap().0.topics.len(), 1);
         assert_eq!(answer(asker, &all, 1).unwrap().0.topics.len(), 0);
