@@ -41,7 +41,9 @@ impl ConnectionLimits {
         let number = |name: &str| settings.value(name).and_then(settings::Value::as_integer).unwrap_or(1).max(1) as u64;
         // Kafka's measure of a rate spreads what came over all windows but the running one.
         let window = number("quota.window.num").saturating_sub(1).max(1) * number("quota.window.size.seconds");
-        let rate = |per_second: u64| Rate { per_second, burst: per_second.saturating_mul(window).max(1) };
+        // Kafka lets nobody wait longer than about a second, so a rate of zero keeps no node from being repaired.
+        let rate =
+            |per_second: u64| Rate { per_second: per_second.max(1), burst: per_second.saturating_mul(window).max(1) };
         let bounds = |most: Option<i64>, per_second: Option<i64>| Bounds {
             most: most.and_then(limit),
             rate: per_second.and_then(limit).map(|per_second| rate(per_second as u64)),
@@ -95,11 +97,10 @@ impl Bucket {
         self.filled_at = now;
     }
 
-    /// When there will be one; never at a rate of zero.
-    fn ready_at(&self, rate: Rate) -> Option<Monotonic> {
+    /// When there will be one.
+    fn ready_at(&self, rate: Rate) -> Monotonic {
         let missing = ONE.saturating_sub(self.level);
-        let nanos = missing.checked_add(rate.per_second.saturating_sub(1))?.checked_div(rate.per_second)?;
-        Some(self.filled_at + Duration::from_nanos(nanos))
+        self.filled_at + Duration::from_nanos(missing.div_ceil(rate.per_second))
     }
 }
 
@@ -242,14 +243,13 @@ impl<T: PartialEq> Doors<T> {
         }
         let ready = |door: &Door, bounds: Bounds| match (door.bucket, bounds.rate) {
             (Some(bucket), Some(rate)) => bucket.ready_at(rate),
-            _ => Some(Monotonic::ZERO),
+            _ => Monotonic::ZERO,
         };
-        let node = ready(&self.node, self.limits.node)?;
+        let node = ready(&self.node, self.limits.node);
         let shut = (0..self.shut.len()).filter(|at| self.shut[*at]).filter_map(|at| {
             let bounds = self.limits.listener(ListenerId(at as u16));
             let door = self.listeners.get(at).copied().unwrap_or_default();
-            let own = ready(&door, bounds).filter(|_| door.has_number(bounds))?;
-            Some(own.max(node))
+            door.has_number(bounds).then(|| ready(&door, bounds).max(node))
         });
         shut.min()
     }
@@ -352,17 +352,15 @@ mod tests {
         let overrides = "10.0.0.7:1,[::1]:0,not-an-address:5";
         let mut doors = doors(&[("max.connections.per.ip", "2"), ("max.connections.per.ip.overrides", overrides)]);
         let mut come = |ip: &str| doors.on_client(at(0), 0, PLAIN, peer(ip));
-        assert_eq!([come("10.0.0.1"), come("10.0.0.1"), come("10.0.0.1")], [
-            Verdict::Serve,
-            Verdict::Serve,
-            Verdict::Refuse
-        ]);
+        assert_eq!(
+            [come("10.0.0.1"), come("10.0.0.1"), come("10.0.0.1")],
+            [Verdict::Serve, Verdict::Serve, Verdict::Refuse]
+        );
         assert_eq!([come("[::ffff:10.0.0.1]"), come("10.0.0.2")], [Verdict::Refuse, Verdict::Serve]);
-        assert_eq!([come("10.0.0.7"), come("10.0.0.7"), come("[::1]")], [
-            Verdict::Serve,
-            Verdict::Refuse,
-            Verdict::Refuse
-        ]);
+        assert_eq!(
+            [come("10.0.0.7"), come("10.0.0.7"), come("[::1]")],
+            [Verdict::Serve, Verdict::Refuse, Verdict::Refuse]
+        );
         doors.on_ended(PLAIN, Some(peer("10.0.0.1")));
         assert_eq!(doors.on_client(at(0), 0, PLAIN, peer("10.0.0.1")), Verdict::Serve);
         for ip in ["10.0.0.1", "10.0.0.1", "10.0.0.2", "10.0.0.7"] {
@@ -392,14 +390,15 @@ mod tests {
 
     #[test]
     fn a_listener_has_limits_of_its_own() {
-        let own = [("listener.name.plain.max.connections", "1"), ("listener.name.other.max.connection.creation.rate", "0")];
+        let own =
+            [("listener.name.plain.max.connections", "1"), ("listener.name.other.max.connection.creation.rate", "0")];
         let mut doors = doors(&own);
         assert_eq!(doors.on_client(at(0), 1, PLAIN, peer("10.0.0.1")), Verdict::Serve);
         assert_eq!(doors.on_client(at(0), 2, PLAIN, peer("10.0.0.1")), Verdict::Wait);
-        assert_eq!(doors.on_client(at(0), 3, OTHER, peer("10.0.0.1")), Verdict::Serve, "the first is never refused");
+        assert_eq!(doors.on_client(at(0), 3, OTHER, peer("10.0.0.1")), Verdict::Serve);
         assert_eq!(doors.on_client(at(0), 4, OTHER, peer("10.0.0.1")), Verdict::Wait);
         assert_eq!((doors.change_of(at(0), PLAIN), doors.change_of(at(0), OTHER)), (Some(false), Some(false)));
-        assert_eq!(doors.next_deadline(), None);
+        assert_eq!(doors.next_deadline(), Some(at(1_000)), "a rate of zero is one a second");
         doors.set_limits(limits(&[]));
         assert_eq!(doors.next_admitted(at(1)).map(|(client, ..)| client), Some(2), "a new limit counts at once");
     }

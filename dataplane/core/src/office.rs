@@ -112,8 +112,12 @@ impl<S: Streams, N: Namespace, O: Offload> Core<S, N, O> {
     /// Where clients had to wait: those for whom there is room now come in.
     pub(crate) fn poll_doors(&mut self, now: Now) {
         loop {
-            let Some(office) = self.office.as_mut().filter(|office| office.keeper.doors.is_restrained()) else { return };
-            let Some((stream, listener, peer, verdict)) = office.keeper.doors.next_admitted(now.monotonic) else { break };
+            let Some(office) = self.office.as_mut().filter(|office| office.keeper.doors.is_restrained()) else {
+                return;
+            };
+            let Some((stream, listener, peer, verdict)) = office.keeper.doors.next_admitted(now.monotonic) else {
+                break;
+            };
             self.net.resume(stream);
             self.on_verdict(now, stream, listener, peer, verdict);
         }
@@ -204,7 +208,9 @@ impl<S: Streams, N: Namespace, O: Offload> Core<S, N, O> {
     fn on_office_message(&mut self, now: Now, message: Message<S::Detached>) {
         let office = self.office.as_mut().expect("these go to core 0");
         match message {
-            Message::ConnectionEnded { core, listener, peer } => office.keeper.on_connection_ended(core, listener, peer),
+            Message::ConnectionEnded { core, listener, peer } => {
+                office.keeper.on_connection_ended(core, listener, peer)
+            }
             Message::ProducerIdsWanted { core } => {
                 let (share, ask) = office.keeper.share_producer_ids();
                 if ask {

@@ -42,7 +42,11 @@ struct Dataplane {
 }
 
 fn start(directory: &Path, ephemeral: bool, set: &[&str]) -> Dataplane {
-    let mut overrides = vec!["listen=\"127.0.0.1:0\"".to_owned(), format!("directory={:?}", directory.display())];
+    start_with(directory, ephemeral, &[&["listen=\"127.0.0.1:0\""], set].concat())
+}
+
+fn start_with(directory: &Path, ephemeral: bool, set: &[&str]) -> Dataplane {
+    let mut overrides = vec![format!("directory={:?}", directory.display())];
     overrides.extend(set.iter().map(|set| (*set).to_owned()));
     let options = DataplaneOptions {
         config: NodeConfig::laptop(&overrides).unwrap(),
@@ -370,4 +374,147 @@ fn a_backlog_larger_than_the_caches_is_read_to_its_end() {
         asked += values.len() as i64;
     }
     plane.stop(dataplane);
+}
+
+/// Whether a client is served: it asks, and is answered or finds its connection closed.
+fn is_served(client: &mut Client) -> bool {
+    let mut out = BytesMut::new();
+    encode_request(&mut out, 0, 1, Some("test"), &ApiVersionsRequest::default()).unwrap();
+    // The other side may have closed before this is written.
+    let _ = client.socket.write_all(&out);
+    let mut size = [0; 4];
+    let served = client.socket.read_exact(&mut size).is_ok();
+    if served {
+        let mut rest = vec![0; i32::from_be_bytes(size) as usize];
+        client.socket.read_exact(&mut rest).unwrap();
+    }
+    served
+}
+
+#[test]
+fn an_address_gets_as_many_connections_as_it_may() {
+    let directory = Directory::new("per-ip");
+    let set = ["cores=2", "max.connections.per.ip=3", "max.connections.per.ip.overrides=\"10.9.9.9:1\""];
+    let dataplane = start(&directory.0, true, &set);
+    let mut plane = ControlPlane::connect(&directory.0);
+    plane.state(10, 0, 1);
+    let mut clients: Vec<Client> = (0..3).map(|_| Client::connect(&dataplane)).collect();
+    assert!(clients.iter_mut().all(is_served));
+    assert!(!is_served(&mut Client::connect(&dataplane)), "a fourth is closed");
+    assert!(clients.iter_mut().all(is_served), "and the others do not notice");
+    clients.pop();
+    // Somebody has to notice that it went.
+    let began = Instant::now();
+    while !is_served(&mut Client::connect(&dataplane)) {
+        assert!(began.elapsed() < DEADLINE, "its place is never given away");
+    }
+    plane.stop(dataplane);
+}
+
+#[test]
+fn clients_beyond_the_most_connections_wait_for_a_place() {
+    let directory = Directory::new("most");
+    let dataplane = start(&directory.0, true, &["cores=2", "max.connections=2"]);
+    let mut plane = ControlPlane::connect(&directory.0);
+    plane.state(10, 0, 1);
+    let mut clients: Vec<Client> = (0..2).map(|_| Client::connect(&dataplane)).collect();
+    assert!(clients.iter_mut().all(is_served));
+    let waiting: Vec<_> = (0..3)
+        .map(|_| {
+            let mut client = Client::connect(&dataplane);
+            std::thread::spawn(move || is_served(&mut client))
+        })
+        .collect();
+    // What is served again and again had its turns: nobody who waits was let in meanwhile.
+    for _ in 0..200 {
+        assert!(clients.iter_mut().all(is_served));
+    }
+    assert!(waiting.iter().all(|client| !client.is_finished()));
+    drop(clients);
+    for client in waiting {
+        assert!(client.join().unwrap(), "each got its place when another went");
+    }
+    plane.stop(dataplane);
+}
+
+#[test]
+fn sockets_are_set_up_as_asked() {
+    let directory = Directory::new("sockets");
+    let set = [
+        "cores=[0]",
+        "socket.listen.backlog.size=17",
+        "socket.send.buffer.bytes=20000",
+        "socket.receive.buffer.bytes=30000",
+    ];
+    let dataplane = start(&directory.0, true, &set);
+    let mut plane = ControlPlane::connect(&directory.0);
+    plane.state(10, 0, 1);
+    let mut client = Client::connect(&dataplane);
+    assert!(is_served(&mut client));
+    let port = client.socket.local_addr().unwrap().port();
+    let told = |words: &[&str]| {
+        let told = std::process::Command::new("ss").args(words).output().ok()?;
+        Some(String::from_utf8_lossy(&told.stdout).into_owned())
+    };
+    let listening = dataplane.address.rsplit_once(':').unwrap().1;
+    match told(&["-ltnH", "sport", &format!("= :{listening}")]) {
+        Some(listener) => {
+            let words: Vec<&str> = listener.split_whitespace().collect();
+            assert_eq!(words[..3], ["LISTEN", "0", "17"], "{listener}");
+            // Linux keeps twice what was asked, and counts its own bookkeeping in it.
+            let served = told(&["-tmnH", "dport", &format!("= :{port}")]).unwrap();
+            assert!(served.contains("rb60000") && served.contains("tb40000"), "{served}");
+        }
+        None => println!("skipped: ss is not installed"),
+    }
+    plane.stop(dataplane);
+}
+
+#[test]
+fn old_records_go_when_the_broker_looks() {
+    let directory = Directory::new("looks");
+    let dataplane = start(&directory.0, true, &["cores=[0]", "log.retention.check.interval.ms=50"]);
+    let mut plane = ControlPlane::connect(&directory.0);
+    plane.state(10, 0, 1);
+    let mut client = Client::connect(&dataplane);
+    // Their times are years ago, and a topic keeps a week.
+    assert_eq!(client.produce(0, records(&["a", "b"])).error_code, 0);
+    let began = Instant::now();
+    while client.fetch(0, 0, 0).error_code != wire::ErrorCode::OffsetOutOfRange.code() {
+        assert!(began.elapsed() < DEADLINE, "nobody looks");
+    }
+    plane.stop(dataplane);
+}
+
+#[test]
+fn a_node_says_who_it_is_and_where() {
+    for id in ["node.id=7", "broker.id=7"] {
+        let directory = Directory::new("who");
+        let set = [
+            "cores=[0]",
+            id,
+            "listeners=\"PLAINTEXT://127.0.0.1:0,INSIDE://127.0.0.1:0\"",
+            "advertised.listeners=\"PLAINTEXT://example.org:1234,INSIDE://127.0.0.1:0\"",
+            "listener.security.protocol.map=\"PLAINTEXT:PLAINTEXT,INSIDE:PLAINTEXT,CONTROLLER:PLAINTEXT\"",
+        ];
+        let dataplane = start_with(&directory.0, true, &set);
+        let mut plane = ControlPlane::connect(&directory.0);
+        let hello = plane.hello.clone().unwrap();
+        assert_eq!(hello.node_id, NodeId(7));
+        let told: Vec<_> = hello.listeners.iter().map(|l| (l.name.as_str(), l.advertised_host.as_str())).collect();
+        assert_eq!(told, [("PLAINTEXT", "example.org"), ("INSIDE", "127.0.0.1")]);
+        assert_eq!(hello.listeners[0].advertised_port, 1234);
+        // Port 0 is whichever the system chose, and somebody listens there.
+        let mut client =
+            Client { socket: TcpStream::connect(("127.0.0.1", hello.listeners[1].advertised_port)).unwrap(), next: 0 };
+        client.socket.set_read_timeout(Some(DEADLINE)).unwrap();
+        assert!(is_served(&mut client));
+        plane.say(Down::Hello(DownHello {
+            protocol_version: PROTOCOL_VERSION,
+            cluster_id: CLUSTER.into(),
+            node_id: NodeId(7),
+            incarnation: Uuid(5),
+        }));
+        plane.stop(dataplane);
+    }
 }

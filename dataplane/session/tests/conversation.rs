@@ -380,7 +380,7 @@ fn a_large_frame_that_comes_in_many_pieces_is_put_together_in_order() {
     let mut world = World::new(SimFaults { partial: Some(2), ..SimFaults::none() });
     let mut peer = world.connect();
     let mut request = produce(1);
-    let records: Vec<u8> = (0..700_000u32).map(|i| (i * 31 >> 3) as u8).collect();
+    let records: Vec<u8> = (0..700_000u32).map(|i| ((i * 31) >> 3) as u8).collect();
     request.topic_data[0].partition_data[0].records = Some(Bytes::from(records.clone()));
     for round in 0..3 {
         peer.write(&frame(9, round, &request));

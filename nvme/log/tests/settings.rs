@@ -1,0 +1,82 @@
+//! What a topic's settings change in its log: when segments roll, and when a cached append goes to the medium.
+
+mod common;
+
+use base::*;
+use common::*;
+use nvme_device::sim::{SimDisk, SimOptions};
+use pollux_nvme_log::*;
+use std::time::Duration;
+
+fn disk(seed: u64) -> SimDisk {
+    SimDisk::new(SimOptions::new((64 << 20) / BLOCK_SIZE as u64), Random::from_seed(seed))
+}
+
+/// Appends one small batch a second, and tells at which of them segments began.
+fn rolls(config: LogConfig, seed: u64, count: u64) -> Vec<i64> {
+    let (disk, mut random, mut now) = (disk(seed), Random::from_seed(seed), START);
+    format(&disk, 2, 0, &mut random, &mut now);
+    let mut node = open(&disk, &options(1), &mut random, &mut now);
+    let at = node.now;
+    let slot = node.store().create(at, partition(1), 0, config).expect("created");
+    for number in 0..count {
+        let bytes = batch(&mut random, 1, 1000, WallMillis(at.wall.0 + number as i64 * 1000));
+        node.append(slot, &bytes, 0).expect("appended");
+    }
+    node.settle();
+    node.store().segments(slot).map(|(segment, _)| segment.base.0).collect()
+}
+
+#[test]
+fn a_segment_rolls_by_its_size() {
+    let at_most = |bytes: u64| LogConfig { segment_bytes: bytes, ..LogConfig::keep_everything() };
+    let alone = rolls(at_most(1 << 30), 1, 40);
+    assert_eq!(alone, [0]);
+    let sized = rolls(at_most(5_000), 1, 40);
+    assert!(sized.windows(2).all(|pair| pair[1] - pair[0] == 4), "four records of a KiB each: {sized:?}");
+}
+
+#[test]
+fn a_segment_rolls_by_the_age_of_its_records_and_earlier_by_the_jitter() {
+    let aged = |jitter: u64| LogConfig {
+        segment_age: Some(Duration::from_secs(10)),
+        segment_jitter: Duration::from_secs(jitter),
+        ..LogConfig::keep_everything()
+    };
+    let gaps = |rolls: &[i64]| rolls.windows(2).map(|pair| pair[1] - pair[0]).collect::<Vec<_>>();
+    let exact = gaps(&rolls(aged(0), 2, 200));
+    assert!(exact.len() > 10 && exact.iter().all(|gap| *gap == 11), "{exact:?}");
+    let early = gaps(&rolls(aged(6), 2, 200));
+    assert!(early[1..].iter().all(|gap| (5..=11).contains(gap)), "{early:?}");
+    assert!(early[1..].iter().any(|gap| *gap < 11), "{early:?}");
+}
+
+/// Under cache durability a record is acknowledged before it is on the medium; a topic that asks for a flush after every
+/// message loses none with the power, and one that does not may lose what came since the last flush of all.
+#[test]
+fn a_cached_append_is_flushed_after_as_many_messages_as_are_set() {
+    let kept = |messages: Option<u64>, seed: u64| -> i64 {
+        let (disk, mut random, mut now) = (disk(seed), Random::from_seed(4), START);
+        let mut options = options(1);
+        options.store.durability = Durability::Cache;
+        options.store.cache_flush_interval = Duration::from_secs(3600);
+        format(&disk, 2, 0, &mut random, &mut now);
+        let mut node = open(&disk, &options, &mut random, &mut now);
+        let (at, config) = (node.now, LogConfig { flush_messages: messages, ..LogConfig::keep_everything() });
+        let slot = node.store().create(at, partition(1), 0, config).expect("created");
+        for _ in 0..20 {
+            let bytes = batch(&mut random, 1, 500, node.now.wall);
+            node.append(slot, &bytes, 0).expect("appended");
+            node.settle();
+            node.turns(50);
+        }
+        let (disk, mut now) = node.kill();
+        disk.power_loss(&mut Random::from_seed(seed));
+        let mut node = open(&disk, &options, &mut random, &mut now);
+        node.store().find(partition(1)).map_or(0, |slot| node.cores[0].store.end_offset(slot).0)
+    };
+    let least = |messages: Option<u64>| (30..38).map(|seed| kept(messages, seed)).min();
+    assert_eq!(least(Some(1)), Some(20));
+    assert!((14..20).contains(&least(Some(7)).unwrap()), "{:?}", least(Some(7)));
+    assert!(least(None) < Some(14), "without it the cut takes more, so that this test can tell: {:?}", least(None));
+}
