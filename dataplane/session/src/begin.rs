@@ -12,11 +12,10 @@ use wire::{ApiKey, Decoder, ErrorCode, Message};
 /// Ids left in a core's share below which more are asked for.
 const PRODUCER_IDS_LOW: u32 = 100;
 
-/// Decodes a request's body, all of it.
+/// Decodes a request's body. Bytes behind it are nobody's, as Kafka has it.
 pub(crate) fn body<M: Message>(request: &Request) -> Result<M, EndReason> {
     let mut decoder = Decoder::new(&request.frame[request.body..]);
     M::decode(&mut decoder, request.version)
-        .and_then(|message| decoder.finish().map(|()| message))
         .map_err(|error| EndReason::Malformed(format!("{}: {error}", request.api.name())))
 }
 
@@ -40,8 +39,7 @@ impl Sessions {
             ApiKey::DescribeTopicPartitions => {
                 let asked: DescribeTopicPartitionsRequest = body(request)?;
                 let limit = self.settings.typed().max_request_partition_size_limit;
-                let response = api::describe_topic_partitions::answer(self.asker(listener), &asked, limit)
-                    .map_err(|_| EndReason::Malformed("DescribeTopicPartitions: negative cursor".into()))?;
+                let response = api::describe_topic_partitions::answer(self.asker(listener), &asked, limit);
                 self.answer(turn, stream, reply, request, &response);
             }
             ApiKey::FindCoordinator => {
@@ -53,14 +51,12 @@ impl Sessions {
             }
             ApiKey::InitProducerId => {
                 let asked: InitProducerIdRequest = body(request)?;
-                let response = match &asked.transactional_id {
+                let half_known = (asked.producer_id == -1) != (asked.producer_epoch == -1);
+                let response = match asked.transactional_id.as_deref() {
+                    Some("") => api::init_producer_id::refused(ErrorCode::InvalidRequest),
+                    _ if half_known => api::init_producer_id::refused(ErrorCode::InvalidRequest),
                     None => api::init_producer_id::answer(&mut self.producer_ids),
-                    Some(_) => InitProducerIdResponse {
-                        error_code: ErrorCode::UnsupportedVersion.code(),
-                        producer_id: -1,
-                        producer_epoch: -1,
-                        ..Default::default()
-                    },
+                    Some(_) => api::init_producer_id::refused(ErrorCode::UnsupportedVersion),
                 };
                 self.out.producer_ids_wanted |= self.producer_ids.in_hand() < PRODUCER_IDS_LOW;
                 self.answer(turn, stream, reply, request, &response);
@@ -108,8 +104,7 @@ impl Sessions {
         let client_host = connection.peer_host();
         // Versions below 4 carry no flag: they always allow creation.
         let asker = self.asker(connection.listener);
-        let (response, create) = api::metadata::answer(asker, &asked, request.version)
-            .map_err(|_| EndReason::Malformed("Metadata: topic ids before version 12".into()))?;
+        let (response, create) = api::metadata::answer(asker, &asked, request.version);
         if !create.is_empty() && self.settings.typed().auto_create_topics_enable {
             let principal = "User:ANONYMOUS".to_owned();
             self.out.up.push(Up::AutoCreate { topics: create, principal, client_host });

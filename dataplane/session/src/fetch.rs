@@ -120,7 +120,6 @@ impl Sessions {
         let frame = request.frame.clone();
         let mut decoder = Decoder::new(&frame[request.body..]);
         let view = FetchRequestView::decode_view(&mut decoder, request.version)
-            .and_then(|view| decoder.finish().map(|()| view))
             .map_err(|error| EndReason::Malformed(format!("Fetch: {error}")))?;
         let replica = if request.version >= 15 { view.replica_state.replica_id } else { view.replica_id };
         let uses_topic_ids = request.version >= TOPIC_IDS_SINCE;
@@ -149,7 +148,7 @@ impl Sessions {
             _ => Reader::Consumer(Isolation::ReadUncommitted),
         };
         let bytes_max = self.settings.typed().fetch_max_bytes.min(view.max_bytes).max(0) as u32;
-        let slots = asked.into_iter().map(|(key, asked)| self.slot(key, asked)).collect();
+        let slots = asked.into_iter().map(|(key, asked)| self.slot(key, asked, reader)).collect();
         let work = FetchGather {
             scope,
             uses_topic_ids,
@@ -164,12 +163,16 @@ impl Sessions {
         Ok(())
     }
 
-    fn slot(&self, key: PartitionKey, asked: Asked) -> Slot {
+    fn slot(&self, key: PartitionKey, asked: Asked, reader: Reader) -> Slot {
         let (topic, by_id) = match &key.topic {
             TopicKey::Name(name) => (self.view.topic(name), false),
             TopicKey::Id(id) => (self.view.topic_by_id(*id), true),
         };
+        let replicas = topic.and_then(|topic| topic.partition(key.index)).map(|partition| &partition.replicas);
+        let stranger = matches!((reader, replicas), (Reader::Follower(node), Some(replicas)) if !replicas.contains(&node));
         let place = match self.place(topic.map(|topic| &**topic), key.index.0, by_id) {
+            // A follower that the partition does not have.
+            Place::Core(..) if stranger => Err(ErrorCode::NotLeaderOrFollower),
             Place::Core(partition, core) => Ok((partition, core)),
             Place::Refused(error) => Err(error),
         };
@@ -324,7 +327,9 @@ impl Sessions {
         let mut left = work.max_bytes;
         let mut first = true;
         let mut answers: Vec<(PartitionKey, Asked, PartitionAnswer)> = Vec::with_capacity(work.slots.len());
-        for slot in work.slots {
+        // What was refused before any log was asked stands last, as Kafka has it.
+        let (asked, refused): (Vec<Slot>, Vec<Slot>) = work.slots.into_iter().partition(|slot| slot.place.is_ok());
+        for slot in asked.into_iter().chain(refused) {
             let index = slot.key.index.0;
             let refused = slot.place.err();
             let mut answer = match (refused, slot.answer) {

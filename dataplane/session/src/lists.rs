@@ -150,8 +150,14 @@ impl Sessions {
             ListOffsetsGather { response: ListOffsetsResponse::default(), spots: Vec::new(), outstanding: 0 };
         for (t, topic) in asked.topics.iter().enumerate() {
             let mut answers = Vec::with_capacity(topic.partitions.len());
-            for (p, partition) in topic.partitions.iter().enumerate() {
+            let mut seen = HashSet::new();
+            for partition in &topic.partitions {
                 let index = partition.partition_index;
+                // One asked for twice is refused once.
+                if !seen.insert(index) {
+                    continue;
+                }
+                let p = answers.len();
                 let mut answer = ListOffsetsPartitionResponse {
                     partition_index: index,
                     timestamp: -1,
@@ -381,7 +387,14 @@ impl Sessions {
             for (p, index) in topic.partition_indexes.iter().enumerate() {
                 let mut answer = PartitionResponse { partition_index: *index, ..Default::default() };
                 match self.place_by_name(&topic.name, *index) {
-                    Place::Refused(error) => answer.error_code = error.code(),
+                    _ if !crate::api::is_valid_topic_name(&topic.name) => {
+                        answer.error_code = ErrorCode::InvalidTopicException.code();
+                        answer.error_message = Some(KafkaString::from_static("The topic's name is not valid."));
+                    }
+                    Place::Refused(error) => {
+                        answer.error_code = error.code();
+                        answer.error_message = Some(KafkaString::from_static("The partition is not served here."));
+                    }
                     Place::Core(id, core) => {
                         by_core.push(core, (EntryIndex(work.spots.len() as u32), id));
                         work.spots.push((t as u32, p as u32));

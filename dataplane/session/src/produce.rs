@@ -67,7 +67,6 @@ impl Sessions {
         let frame = request.frame.clone();
         let mut decoder = Decoder::new(&frame[request.body..]);
         let view = ProduceRequestView::decode_view(&mut decoder, request.version)
-            .and_then(|view| decoder.finish().map(|()| view))
             .map_err(|error| EndReason::Malformed(format!("Produce: {error}")))?;
         let acks = match view.acks {
             0 => Ok(Acks::None),
@@ -245,10 +244,13 @@ fn fill(answer: &mut PartitionProduceResponse, version: i16, entry: Produced) {
         Err(error) => {
             let (code, refusal) = errors::of_produce(error);
             answer.error_code = code.code();
-            answer.log_start_offset = entry.log_start.0;
-            if version >= RECORD_ERRORS_SINCE {
-                answer.error_message = refusal.message.map(KafkaString::from);
-                answer.record_errors = refusal.records.into_iter().map(record_error).collect();
+            // Kafka tells the log's start and a text only with errors of single records.
+            if !refusal.records.is_empty() {
+                answer.log_start_offset = entry.log_start.0;
+                if version >= RECORD_ERRORS_SINCE {
+                    answer.error_message = refusal.message.map(KafkaString::from);
+                    answer.record_errors = refusal.records.into_iter().map(record_error).collect();
+                }
             }
         }
     }

@@ -102,12 +102,13 @@ impl Replies {
                 }
             };
             match pieces.front() {
+                // Bytes of this reply are still on their way from their owner: nothing may overtake them.
+                _ if self.window_out => return Next::Nothing,
                 None => self.pop(),
                 Some(Piece::Bytes(_)) => {
                     let Some(Piece::Bytes(bytes)) = pieces.pop_front() else { unreachable!("just looked") };
                     return Next::Send(bytes);
                 }
-                Some(Piece::Stored(_)) if self.window_out => return Next::Nothing,
                 Some(Piece::Stored(_)) if queued + WINDOW_BYTES as usize > CONNECTION_RESPONSE_BYTES_MAX => {
                     return Next::Behind;
                 }
@@ -209,6 +210,20 @@ mod tests {
         replies.on_window(vec![BufferRef::from_vec(b"y".to_vec())], vec![]);
         assert_eq!(sent(&mut replies), "yt");
         assert_eq!(replies.pending(), 0);
+    }
+
+    #[test]
+    fn nothing_overtakes_stored_bytes_that_were_asked_for() {
+        let mut replies = Replies::default();
+        let numbers = [replies.begin(false), replies.begin(false)];
+        replies.ready(numbers[0], VecDeque::from([bytes("h"), stored(10, 0), bytes("i"), stored(10, 0)]));
+        replies.ready(numbers[1], VecDeque::from([bytes("next")]));
+        for (before, window) in [("h", "w"), ("wi", "x")] {
+            assert_eq!(sent_until_fetch(&mut replies), (before.into(), 1));
+            assert!(matches!(replies.poll(0), Next::Nothing), "the socket drained meanwhile");
+            replies.on_window(vec![BufferRef::from_vec(window.as_bytes().to_vec())], vec![]);
+        }
+        assert_eq!(sent(&mut replies), "xnext");
     }
 
     fn sent_until_fetch(replies: &mut Replies) -> (String, usize) {

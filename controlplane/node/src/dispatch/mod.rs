@@ -34,7 +34,6 @@ fn decode(forward: &Forward) -> Result<(ApiKey, RequestKind), String> {
     }
     let mut decoder = Decoder::shared(&forward.body);
     let request = RequestKind::decode(api, forward.api_version, &mut decoder);
-    let request = request.and_then(|request| decoder.finish().map(|()| request));
     request.map(|request| (api, request)).map_err(|error| format!("{api}: {error}"))
 }
 

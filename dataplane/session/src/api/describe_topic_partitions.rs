@@ -8,12 +8,12 @@ use wire::messages::describe_topic_partitions_response::{
 use wire::messages::{DescribeTopicPartitionsRequest, DescribeTopicPartitionsResponse};
 use wire::{ErrorCode, KafkaString};
 
-/// `limit` is `max.request.partition.size.limit`. An unreadable cursor is the only error of the whole.
+/// `limit` is `max.request.partition.size.limit`. A cursor before the first partition refuses the whole request.
 pub fn answer(
     asker: Asker<'_>,
     request: &DescribeTopicPartitionsRequest,
     limit: i32,
-) -> Result<DescribeTopicPartitionsResponse, ErrorCode> {
+) -> DescribeTopicPartitionsResponse {
     let mut names: Vec<KafkaString> = if request.topics.is_empty() {
         asker.view.topics().map(|topic| KafkaString::from(&*topic.name)).collect()
     } else {
@@ -24,7 +24,7 @@ pub fn answer(
     let mut first = 0;
     if let Some(cursor) = &request.cursor {
         if cursor.partition_index < 0 {
-            return Err(ErrorCode::InvalidRequest);
+            return refused(request, ErrorCode::InvalidRequest);
         }
         names.retain(|name| *name >= cursor.topic_name);
         if names.first() == Some(&cursor.topic_name) {
@@ -55,7 +55,17 @@ pub fn answer(
         }
         first = 0;
     }
-    Ok(response)
+    response
+}
+
+fn refused(request: &DescribeTopicPartitionsRequest, error: ErrorCode) -> DescribeTopicPartitionsResponse {
+    let topics = request.topics.iter().map(|topic| DescribeTopicPartitionsResponseTopic {
+        error_code: error.code(),
+        name: Some(topic.name.clone()),
+        topic_authorized_operations: operations::NOT_ASKED,
+        ..Default::default()
+    });
+    DescribeTopicPartitionsResponse { topics: topics.collect(), ..Default::default() }
 }
 
 fn cursor(name: &KafkaString, partition: usize) -> Cursor {
@@ -68,7 +78,7 @@ fn missing(name: &KafkaString) -> DescribeTopicPartitionsResponseTopic {
     DescribeTopicPartitionsResponseTopic {
         error_code: error.code(),
         name: Some(name.clone()),
-        topic_authorized_operations: operations::NOT_ASKED,
+        topic_authorized_operations: operations::TOPIC,
         ..Default::default()
     }
 }
@@ -121,7 +131,7 @@ mod tests {
                 request::DescribeTopicPartitionsRequest { response_partition_limit: limit, ..Default::default() };
             let mut seen = Vec::new();
             loop {
-                let page = answer(asker, &asked, 2000).unwrap();
+                let page = answer(asker, &asked, 2000);
                 for topic in &page.topics {
                     let name = topic.name.clone().unwrap();
                     seen.extend(topic.partitions.iter().map(|p| (name.to_string(), p.partition_index)));

@@ -9,11 +9,10 @@ use wire::messages::InitProducerIdResponse;
 pub fn answer(ids: &mut ProducerIds) -> InitProducerIdResponse {
     match ids.take() {
         Some(id) => InitProducerIdResponse { producer_id: id.0, producer_epoch: 0, ..Default::default() },
-        None => InitProducerIdResponse {
-            error_code: ErrorCode::CoordinatorLoadInProgress.code(),
-            producer_id: -1,
-            producer_epoch: -1,
-            ..Default::default()
-        },
+        None => refused(ErrorCode::CoordinatorLoadInProgress),
     }
+}
+
+pub fn refused(error: ErrorCode) -> InitProducerIdResponse {
+    InitProducerIdResponse { error_code: error.code(), producer_id: -1, producer_epoch: -1, ..Default::default() }
 }

@@ -3,21 +3,20 @@
 use super::{Asker, is_valid_topic_name, operations};
 use view::Topic;
 use wire::messages::metadata_response::{MetadataResponseBroker, MetadataResponsePartition, MetadataResponseTopic};
+use wire::messages::metadata_request::MetadataRequestTopic;
 use wire::messages::{MetadataRequest, MetadataResponse};
 use wire::{ErrorCode, KafkaString};
 
 /// A leader without the asker's listener is LISTENER_NOT_FOUND from here on (KIP-302's numbering of Metadata).
 const LISTENER_ERROR_SINCE: i16 = 6;
+/// The response has an error of its own from here on.
+const ERROR_SINCE: i16 = 13;
 /// Topics may be asked for by id from here on.
 const TOPIC_IDS_SINCE: i16 = 12;
 
 /// The answer, and the names that should be created: asked for, absent, valid, and allowed by the request. Whether the
 /// broker's setting allows it too is the caller's question.
-pub fn answer(
-    asker: Asker<'_>,
-    request: &MetadataRequest,
-    version: i16,
-) -> Result<(MetadataResponse, Vec<String>), ErrorCode> {
+pub fn answer(asker: Asker<'_>, request: &MetadataRequest, version: i16) -> (MetadataResponse, Vec<String>) {
     let mut create = Vec::new();
     let topics = match topics_asked(request, version) {
         Asked::All => {
@@ -25,7 +24,7 @@ pub fn answer(
             topics.sort_by(|a, b| a.name.cmp(&b.name));
             topics.into_iter().map(|topic| describe(asker, topic, request, version)).collect()
         }
-        Asked::Invalid => return Err(ErrorCode::InvalidRequest),
+        Asked::Invalid(error) => return (refused(request, version, error), Vec::new()),
         Asked::These => {
             let asked = request.topics.as_deref().unwrap_or_default();
             let mut answers = Vec::with_capacity(asked.len());
@@ -42,11 +41,12 @@ pub fn answer(
                 };
                 answers.push(match (topic, name) {
                     (Some(topic), _) => describe(asker, topic, request, version),
-                    (None, Some(name)) => missing_name(name, request.allow_auto_topic_creation, &mut create),
+                    (None, Some(name)) => missing_name(name, request, version, &mut create),
                     (None, None) => MetadataResponseTopic {
                         error_code: ErrorCode::UnknownTopicId.code(),
+                        name: None,
                         topic_id: one.topic_id,
-                        topic_authorized_operations: operations::NOT_ASKED,
+                        topic_authorized_operations: topic_operations(request, version),
                         ..Default::default()
                     },
                 });
@@ -73,13 +73,13 @@ pub fn answer(
         cluster_authorized_operations: if asked_operations { operations::CLUSTER } else { operations::NOT_ASKED },
         ..Default::default()
     };
-    Ok((response, create))
+    (response, create)
 }
 
 enum Asked {
     All,
     These,
-    Invalid,
+    Invalid(ErrorCode),
 }
 
 fn topics_asked(request: &MetadataRequest, version: i16) -> Asked {
@@ -87,15 +87,51 @@ fn topics_asked(request: &MetadataRequest, version: i16) -> Asked {
     if version == 0 && topics.is_empty() {
         return Asked::All;
     }
-    let odd = |topic: &wire::messages::metadata_request::MetadataRequestTopic| {
-        version < TOPIC_IDS_SINCE && (topic.name.is_none() || !topic.topic_id.is_zero())
-    };
-    if topics.iter().any(odd) { Asked::Invalid } else { Asked::These }
+    let odd = |topic: &MetadataRequestTopic| topic.name.is_none() || !topic.topic_id.is_zero();
+    let nameless = |topic: &MetadataRequestTopic| topic.name.is_none() && topic.topic_id.is_zero();
+    if version < TOPIC_IDS_SINCE && topics.iter().any(odd) {
+        Asked::Invalid(ErrorCode::InvalidRequest)
+    } else if topics.iter().any(nameless) {
+        Asked::Invalid(ErrorCode::UnknownServerError)
+    } else {
+        Asked::These
+    }
 }
 
-fn missing_name(name: &KafkaString, may_create: bool, create: &mut Vec<String>) -> MetadataResponseTopic {
+/// The whole request is refused: every topic carries the error, and nothing else is told.
+fn refused(request: &MetadataRequest, version: i16, error: ErrorCode) -> MetadataResponse {
+    let topics = request.topics.iter().flatten().map(|topic| MetadataResponseTopic {
+        error_code: error.code(),
+        // Before version 12 a name cannot be null.
+        name: if version < TOPIC_IDS_SINCE { Some(topic.name.clone().unwrap_or_default()) } else { topic.name.clone() },
+        topic_id: topic.topic_id,
+        topic_authorized_operations: operations::NOT_ASKED,
+        ..Default::default()
+    });
+    MetadataResponse {
+        cluster_id: None,
+        controller_id: -1,
+        topics: topics.collect(),
+        cluster_authorized_operations: operations::NOT_ASKED,
+        error_code: if version >= ERROR_SINCE { error.code() } else { 0 },
+        ..Default::default()
+    }
+}
+
+/// The operations are told of every topic, known or not, where they were asked for.
+fn topic_operations(request: &MetadataRequest, version: i16) -> i32 {
+    let asked = request.include_topic_authorized_operations && version >= 8;
+    if asked { operations::TOPIC } else { operations::NOT_ASKED }
+}
+
+fn missing_name(
+    name: &KafkaString,
+    request: &MetadataRequest,
+    version: i16,
+    create: &mut Vec<String>,
+) -> MetadataResponseTopic {
     let valid = is_valid_topic_name(name);
-    if valid && may_create {
+    if valid && request.allow_auto_topic_creation {
         create.push(name.to_string());
     }
     let error = if valid { ErrorCode::UnknownTopicOrPartition } else { ErrorCode::InvalidTopicException };
@@ -103,7 +139,7 @@ fn missing_name(name: &KafkaString, may_create: bool, create: &mut Vec<String>) 
         error_code: error.code(),
         name: Some(name.clone()),
         is_internal: matches!(name.as_str(), "__consumer_offsets" | "__transaction_state" | "__share_group_state"),
-        topic_authorized_operations: operations::NOT_ASKED,
+        topic_authorized_operations: topic_operations(request, version),
         ..Default::default()
     }
 }
@@ -128,13 +164,12 @@ fn describe(asker: Asker<'_>, topic: &Topic, request: &MetadataRequest, version:
             ..Default::default()
         }
     });
-    let asked_operations = request.include_topic_authorized_operations && version >= 8;
     MetadataResponseTopic {
         name: Some(KafkaString::from(&*topic.name)),
         topic_id: topic.id.0,
         is_internal: topic.is_internal(),
         partitions: partitions.collect(),
-        topic_authorized_operations: if asked_operations { operations::TOPIC } else { operations::NOT_ASKED },
+        topic_authorized_operations: topic_operations(request, version),
         ..Default::default()
     }
 }
@@ -144,7 +179,6 @@ mod tests {
     use super::*;
     use crate::api::test_view::{broker, topic, view};
     use base::{NodeId, Uuid};
-    use wire::messages::metadata_request::MetadataRequestTopic;
 
     fn request(names: &[&str]) -> MetadataRequest {
         let topics = names
@@ -159,12 +193,12 @@ mod tests {
         let leaders = [Some(1), Some(2), None, Some(3)];
         let view = view(brokers.into_iter().chain([topic(7, "t", &leaders)]).collect());
         let asker = Asker { view: &view, node: NodeId(1), cluster_id: "c", listener_name: "A" };
-        let (response, _) = answer(asker, &request(&["t"]), 12).unwrap();
+        let (response, _) = answer(asker, &request(&["t"]), 12);
         let got: Vec<_> =
             response.topics[0].partitions.iter().map(|p| (p.error_code, p.leader_id, p.leader_epoch)).collect();
         assert_eq!(got, vec![(0, 1, 4), (72, -1, 4), (5, -1, 4), (72, -1, 4)]);
         assert_eq!(response.brokers.len(), 1, "a broker without the listener, and a fenced one, are left out");
-        let (response, _) = answer(asker, &request(&["t"]), 5).unwrap();
+        let (response, _) = answer(asker, &request(&["t"]), 5);
         assert_eq!(response.topics[0].partitions[1].error_code, 5, "older clients know no such error");
     }
 
@@ -172,11 +206,11 @@ mod tests {
     fn absent_topics_are_named_for_creation_only_where_asked() {
         let view = view(vec![]);
         let asker = Asker { view: &view, node: NodeId(1), cluster_id: "c", listener_name: "A" };
-        let (response, create) = answer(asker, &request(&["new", "bad name", "new"]), 9).unwrap();
+        let (response, create) = answer(asker, &request(&["new", "bad name", "new"]), 9);
         let errors: Vec<_> = response.topics.iter().map(|t| t.error_code).collect();
         assert_eq!((errors, create), (vec![3, 17], vec!["new".to_string()]));
         let quiet = MetadataRequest { allow_auto_topic_creation: false, ..request(&["new"]) };
-        assert!(answer(asker, &quiet, 9).unwrap().1.is_empty());
+        assert!(answer(asker, &quiet, 9).1.is_empty());
     }
 
     #[test]
@@ -187,15 +221,16 @@ mod tests {
             topics: Some(vec![MetadataRequestTopic { topic_id: Uuid(id), name: None, ..Default::default() }]),
             ..Default::default()
         };
-        assert_eq!(answer(asker, &by_id(7), 11).unwrap_err(), ErrorCode::InvalidRequest);
-        assert_eq!(answer(asker, &by_id(7), 12).unwrap().0.topics[0].name.as_deref(), Some("t"));
-        assert_eq!(answer(asker, &by_id(8), 12).unwrap().0.topics[0].error_code, 100);
+        assert_eq!(answer(asker, &by_id(7), 11).0.topics[0].error_code, 42);
+        assert_eq!(answer(asker, &by_id(0), 12).0.topics[0].error_code, -1);
+        assert_eq!(answer(asker, &by_id(7), 12).0.topics[0].name.as_deref(), Some("t"));
+        assert_eq!(answer(asker, &by_id(8), 12).0.topics[0].error_code, 100);
         let mut as_java_asks = by_id(8);
         as_java_asks.topics.as_mut().unwrap()[0].name = Some(KafkaString::from_static(""));
-        let missing = answer(asker, &as_java_asks, 12).unwrap().0.topics.remove(0);
+        let missing = answer(asker, &as_java_asks, 12).0.topics.remove(0);
         assert_eq!((missing.error_code, missing.topic_id, missing.name), (100, Uuid(8), None));
         let all = MetadataRequest { topics: Some(vec![]), ..Default::default() };
-        assert_eq!(answer(asker, &all, 0).unwrap().0.topics.len(), 1);
-        assert_eq!(answer(asker, &all, 1).unwrap().0.topics.len(), 0);
+        assert_eq!(answer(asker, &all, 0).0.topics.len(), 1);
+        assert_eq!(answer(asker, &all, 1).0.topics.len(), 0);
     }
 }
