@@ -2,7 +2,7 @@
 
 use crate::epochs::end_of;
 use crate::partitions::Partitions;
-use base::{Offset, PartitionId};
+use base::{LeaderEpoch, Offset, PartitionId};
 use handoff::{
     DescribeLogs, DescribeProducers, EpochEnd, EpochEnds, EpochEndsEntry, LogFacts, Outcome, PartitionError,
     ProducerFacts,
@@ -22,6 +22,9 @@ impl Partitions {
 
     fn epoch_end(&self, store: &Store, entry: &EpochEndsEntry) -> Result<EpochEnd, PartitionError> {
         let (_, replica) = self.leading(entry.partition, entry.current_epoch)?;
+        if entry.epoch < LeaderEpoch(0) {
+            return Ok(EpochEnd { epoch: None, end: None });
+        }
         let found = end_of(store.epochs(replica.log).starts(), store.end_offset(replica.log), entry.epoch);
         Ok(EpochEnd { epoch: found.map(|(epoch, _)| epoch), end: found.map(|(_, end)| end) })
     }

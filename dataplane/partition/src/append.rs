@@ -251,7 +251,8 @@ fn place_first(now: Now, store: &mut Store, replica: &mut Replica, scratch: &mut
         match judge_client(store, replica.log, replica.id, &header) {
             Ok(None) => {}
             Ok(Some((base, last, timestamp))) => {
-                let append_time = append_times.then_some(timestamp.0);
+                // Kafka tells a duplicate's time on CreateTime topics too.
+                let append_time = Some(timestamp.0);
                 let answer = Appended { base_offset: base, append_time, log_start: store.log_start(replica.log) };
                 return Placed::There { end: last.plus(1), answer };
             }
