@@ -359,3 +359,16 @@ fn another_offsets_topic_starts_from_nothing() {
     let token = world.ask(8, commit("g", "orders", &[(0, 4)]));
     assert_eq!(commit_error(&mut world, token), ErrorCode::NotCoordinator);
 }
+
+#[test]
+fn what_is_appended_is_packed_as_is_set() {
+    for (number, codec) in [("0", batch::Codec::None), ("1", batch::Codec::Gzip), ("4", batch::Codec::Zstd)] {
+        let mut world = World::new(&[("offsets.topic.compression.codec", number)]);
+        let token = world.ask(8, commit("g", "orders", &[(0, 1)]));
+        world.settle();
+        assert_eq!(commit_error(&mut world, token), ErrorCode::None);
+        let (view, _) = batch::BatchView::parse(&world.logs[&ZERO].bytes).expect("a batch");
+        assert_eq!(view.codec(), Ok(codec));
+        assert_eq!(world.committed("g", 0), 1);
+    }
+}

@@ -49,3 +49,22 @@ impl GroupSettings {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn load_bytes(set: Option<&str>) -> u32 {
+        let minimal = [("node.id", "1"), ("process.roles", "broker,controller"), ("controller.listener.names", "C")];
+        let set = set.map(|value| ("offsets.load.buffer.size", value));
+        let texts = minimal.into_iter().chain(set).map(|(name, value)| (name.to_owned(), value.to_owned()));
+        GroupSettings::from_broker(&BrokerSettings::from_file(&texts.collect()).expect("good settings")).load_bytes_max
+    }
+
+    #[test]
+    fn a_read_while_loading_is_as_large_as_is_set_and_fits_the_link() {
+        assert_eq!(load_bytes(None), 4 << 20, "Kafka's 5 MiB would leave no room for what stands around them");
+        assert_eq!(load_bytes(Some("70000")), 70_000);
+        assert_eq!(load_bytes(Some("2000000000")), 4 << 20);
+    }
+}
