@@ -37,7 +37,14 @@ pub struct PartitionAnswer {
 }
 
 impl PartitionAnswer {
-    /// What Kafka says of a partition that yields an error: no offsets, no records.
+    /// What Kafka says of a partition whose log refused: as an error, and aborted transactions are null.
+    pub fn refusal(index: i32, error_code: i16) -> PartitionAnswer {
+        let mut answer = PartitionAnswer::error(index, error_code);
+        answer.data.aborted_transactions = None;
+        answer
+    }
+
+    /// What Kafka says of a partition that nobody knows: no offsets, no records.
     pub fn error(index: i32, error_code: i16) -> PartitionAnswer {
         let data = PartitionData {
             partition_index: index,

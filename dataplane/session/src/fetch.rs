@@ -169,7 +169,8 @@ impl Sessions {
             TopicKey::Id(id) => (self.view.topic_by_id(*id), true),
         };
         let replicas = topic.and_then(|topic| topic.partition(key.index)).map(|partition| &partition.replicas);
-        let stranger = matches!((reader, replicas), (Reader::Follower(node), Some(replicas)) if !replicas.contains(&node));
+        let stranger =
+            matches!((reader, replicas), (Reader::Follower(node), Some(replicas)) if !replicas.contains(&node));
         let place = match self.place(topic.map(|topic| &**topic), key.index.0, by_id) {
             // A follower that the partition does not have.
             Place::Core(..) if stranger => Err(ErrorCode::NotLeaderOrFollower),
@@ -327,14 +328,18 @@ impl Sessions {
         let mut left = work.max_bytes;
         let mut first = true;
         let mut answers: Vec<(PartitionKey, Asked, PartitionAnswer)> = Vec::with_capacity(work.slots.len());
-        // What was refused before any log was asked stands last, as Kafka has it.
-        let (asked, refused): (Vec<Slot>, Vec<Slot>) = work.slots.into_iter().partition(|slot| slot.place.is_ok());
+        // What nobody knows stands last, as Kafka has it; other refusals stand where they were asked for.
+        let unknown =
+            |error: ErrorCode| matches!(error, ErrorCode::UnknownTopicOrPartition | ErrorCode::UnknownTopicId);
+        let (asked, refused): (Vec<Slot>, Vec<Slot>) =
+            work.slots.into_iter().partition(|slot| !slot.place.is_err_and(unknown));
         for slot in asked.into_iter().chain(refused) {
             let index = slot.key.index.0;
             let refused = slot.place.err();
             let mut answer = match (refused, slot.answer) {
-                (Some(error), _) => PartitionAnswer::error(index, error.code()),
-                (None, Some(Err(error))) => PartitionAnswer::error(index, errors::of_fetch(error).code()),
+                (Some(error), _) if unknown(error) => PartitionAnswer::error(index, error.code()),
+                (Some(error), _) => PartitionAnswer::refusal(index, error.code()),
+                (None, Some(Err(error))) => PartitionAnswer::refusal(index, errors::of_fetch(error).code()),
                 (None, Some(Ok(records))) => {
                     let room = Room { left, first };
                     let answer = partition_answer(turn, index, records, committed, room);

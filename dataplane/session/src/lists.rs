@@ -393,7 +393,6 @@ impl Sessions {
                     }
                     Place::Refused(error) => {
                         answer.error_code = error.code();
-                        answer.error_message = Some(KafkaString::from_static("The partition is not served here."));
                     }
                     Place::Core(id, core) => {
                         by_core.push(core, (EntryIndex(work.spots.len() as u32), id));

@@ -244,13 +244,13 @@ fn fill(answer: &mut PartitionProduceResponse, version: i16, entry: Produced) {
         Err(error) => {
             let (code, refusal) = errors::of_produce(error);
             answer.error_code = code.code();
-            // Kafka tells the log's start and a text only with errors of single records.
-            if !refusal.records.is_empty() {
+            // Kafka tells the log's start with what its log judged, and a text with errors of single records only.
+            if matches!(code, ErrorCode::InvalidRecord | ErrorCode::InvalidTimestamp) {
                 answer.log_start_offset = entry.log_start.0;
-                if version >= RECORD_ERRORS_SINCE {
-                    answer.error_message = refusal.message.map(KafkaString::from);
-                    answer.record_errors = refusal.records.into_iter().map(record_error).collect();
-                }
+            }
+            if !refusal.records.is_empty() && version >= RECORD_ERRORS_SINCE {
+                answer.error_message = refusal.message.map(KafkaString::from);
+                answer.record_errors = refusal.records.into_iter().map(record_error).collect();
             }
         }
     }

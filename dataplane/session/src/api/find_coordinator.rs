@@ -25,7 +25,13 @@ pub fn answer(asker: Asker<'_>, request: &FindCoordinatorRequest, version: i16) 
     }
     let topic = asker.view.topic(GROUP_TOPIC).filter(|topic| !topic.partitions.is_empty())?;
     if version >= LISTS_SINCE {
-        let coordinators = request.coordinator_keys.iter().map(|key| find(asker, topic, key)).collect();
+        // In lists Kafka leaves the message empty.
+        let find_one = |key: &KafkaString| {
+            let found = find(asker, topic, key);
+            let error_message = Some(KafkaString::from_static(""));
+            if found.error_code == 0 { Coordinator { error_message, ..found } } else { found }
+        };
+        let coordinators = request.coordinator_keys.iter().map(find_one).collect();
         return Some(FindCoordinatorResponse { coordinators, ..Default::default() });
     }
     let found = find(asker, topic, &request.key);

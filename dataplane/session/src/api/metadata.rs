@@ -2,8 +2,8 @@
 
 use super::{Asker, is_valid_topic_name, operations};
 use view::Topic;
-use wire::messages::metadata_response::{MetadataResponseBroker, MetadataResponsePartition, MetadataResponseTopic};
 use wire::messages::metadata_request::MetadataRequestTopic;
+use wire::messages::metadata_response::{MetadataResponseBroker, MetadataResponsePartition, MetadataResponseTopic};
 use wire::messages::{MetadataRequest, MetadataResponse};
 use wire::{ErrorCode, KafkaString};
 
@@ -102,8 +102,8 @@ fn topics_asked(request: &MetadataRequest, version: i16) -> Asked {
 fn refused(request: &MetadataRequest, version: i16, error: ErrorCode) -> MetadataResponse {
     let topics = request.topics.iter().flatten().map(|topic| MetadataResponseTopic {
         error_code: error.code(),
-        // Before version 12 a name cannot be null.
-        name: if version < TOPIC_IDS_SINCE { Some(topic.name.clone().unwrap_or_default()) } else { topic.name.clone() },
+        // Kafka's own answer names it, if by nothing.
+        name: Some(topic.name.clone().unwrap_or_default()),
         topic_id: topic.topic_id,
         topic_authorized_operations: operations::NOT_ASKED,
         ..Default::default()
