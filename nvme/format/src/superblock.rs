@@ -218,6 +218,16 @@ mod tests {
         }
     }
 
+    /// Its checksum is right, its numbers are those of no namespace: sizes in bytes would overflow.
+    #[test]
+    fn impossible_sizes_are_unreadable() {
+        let mut slabs = superblock(1);
+        slabs.map.slab_blocks = 1 << 40;
+        for wrong in [Superblock { blocks: 1 << 60, ..superblock(1) }, slabs] {
+            assert_eq!(reading([0, 1, 2, 3].map(|copy| wrong.encode(copy))), Reading::Unreadable);
+        }
+    }
+
     #[test]
     fn empty_and_unreadable_are_told_apart() {
         let zero = || vec![0; BLOCK_SIZE];

@@ -10,6 +10,8 @@ use std::collections::VecDeque;
 
 /// Pieces looked at in one turn.
 const EVICTIONS_A_TURN: usize = 256;
+/// Of a full window, so many of the oldest are copied out side by side.
+const COPIES_AHEAD: usize = 64;
 
 struct Uncopied {
     slot: LogSlot,
@@ -52,24 +54,37 @@ fn is_written(partition: &Partition, position: u64) -> bool {
 }
 
 impl Store {
-    /// Lets go of what is copied; the oldest quarter of a full window is made to be.
+    /// Lets go of what is copied; the oldest quarter of a full window (or half of it where memory is short) is made to
+    /// be.
     pub(crate) fn poll_tails(&mut self) {
+        let window = self.options.copy_out_window / 4 * 3;
+        let limit = if self.short_of_memory { window.min(self.tails.uncopied_bytes / 2) } else { window };
         for _ in 0..EVICTIONS_A_TURN {
             let Some(front) = self.tails.uncopied.front() else { break };
             let (slot, end, len) = (front.slot, front.end, front.len);
             let done = self.partition(slot).is_none_or(|p| end > p.end_position || is_written(p, end));
-            let pressed = self.tails.uncopied_bytes > self.options.copy_out_window / 4 * 3;
+            let pressed = self.tails.uncopied_bytes > limit;
             if !done && !pressed {
                 break;
             }
             if !done && self.force_copy_out(slot, end) {
-                // On its way: the window shrinks when it is there.
+                // On its way, and so are those behind it; the window shrinks when they are there.
+                self.copy_out_ahead();
                 break;
             }
             self.tails.uncopied.pop_front();
             self.tails.uncopied_bytes -= len;
         }
         self.evict_tails();
+    }
+
+    fn copy_out_ahead(&mut self) {
+        for index in 1..self.tails.uncopied.len().min(COPIES_AHEAD) {
+            let slot = self.tails.uncopied[index].slot;
+            if self.partition(slot).is_some_and(|partition| !partition.writes_wanted().is_empty()) {
+                self.queue_copy_out(slot);
+            }
+        }
     }
 
     /// Starts the copy-out of everything below `end` that is whole blocks. Says whether something has to be waited for;

@@ -169,6 +169,7 @@ impl Opening {
 fn seed_of(id: ShardId, shard: RecoveredShard) -> (ShardSeed, Vec<crate::partition::Partition>) {
     let mut published = VecDeque::new();
     published.push_back(shard.storage.clone());
+    let held = shard.freed;
     let seed = ShardSeed {
         id,
         next_version: shard.next_version + NUMBERS_SKIPPED,
@@ -181,15 +182,13 @@ fn seed_of(id: ShardId, shard: RecoveredShard) -> (ShardSeed, Vec<crate::partiti
         view: shard.view,
         view_place: shard.view_place,
         partitions: Vec::new(),
-        held: Vec::new(),
+        held,
     };
     let mut partitions: Vec<_> = shard.partitions.into_values().collect();
     for partition in &mut partitions {
         partition.shard = id;
         partition.pending = Default::default();
     }
-    let mut seed = seed;
-    seed.held = shard.freed;
     (seed, partitions)
 }
 

@@ -125,7 +125,7 @@ impl Node {
     fn from_opened(disk: &SimDisk, opened: Opened, options: &OpenOptions, random: &mut Random, now: Now) -> Node {
         let mut cores = Vec::new();
         for seed in opened.seeds {
-            let arena = Arena::heap(seed.core, 20 << 20);
+            let arena = Arena::heap(seed.core, options.store.tail_cache + (20 << 20));
             let seed_random = Random::from_seed(random.next_u64());
             cores.push(Core {
                 store: Store::from_seed(seed, options.store.clone(), arena, seed_random),
