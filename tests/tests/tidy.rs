@@ -57,11 +57,28 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("nvme-tools", &["base", "arena", "batch", "nvme-format", "nvme-plan", "nvme-log", "nvme-device"]),
     ("link", &["base"]),
     ("quorum", &["base", "batch", "wire"]),
-    ("image", &["base", "wire", "settings"]),
+    // The duties and the view that an image is told as are the link's messages.
+    ("image", &["base", "wire", "settings", "link"]),
     ("controller", &["base", "batch", "wire", "image", "settings"]),
     ("coordinators", &["base", "batch", "wire", "image", "settings"]),
     ("node", &["base", "batch", "wire", "image", "settings", "link", "quorum", "controller", "coordinators", "view"]),
-    ("daemon", &["base", "batch", "wire", "image", "settings", "link", "quorum", "controller", "coordinators", "node"]),
+    // The dataplane's counter pages are mapped by the arena's code.
+    (
+        "daemon",
+        &[
+            "base",
+            "arena",
+            "batch",
+            "wire",
+            "image",
+            "settings",
+            "link",
+            "quorum",
+            "controller",
+            "coordinators",
+            "node",
+        ],
+    ),
 ];
 
 /// Level 8, and perf: they see everything, or public APIs only.

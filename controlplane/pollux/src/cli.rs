@@ -31,7 +31,9 @@ pub enum Command {
     /// Run only the control plane of a node (for a service unit of its own).
     Controlplane(ProcessArgs),
     /// Read a stopped node's namespace, change nothing, and say what its next start will find.
-    #[command(after_help = "Exit status: 0 clean, 1 recoverable, 2 suspect partitions, 3 damaged, 4 it could not be checked.")]
+    #[command(
+        after_help = "Exit status: 0 clean, 1 recoverable, 2 suspect partitions, 3 damaged, 4 it could not be checked."
+    )]
     Check(crate::media::CheckArgs),
     /// Say what a stopped node has to give up to serve again, and with --accept-loss give it up.
     Repair(crate::media::RepairArgs),

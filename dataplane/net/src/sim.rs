@@ -56,6 +56,17 @@ struct Connection {
     broken: bool,
 }
 
+impl Connection {
+    /// As in the kernel: closing with unread bytes resets, and the reset takes what the peer has not read with it.
+    fn close_at_node(&mut self) {
+        self.node_gone = true;
+        if !self.to_node.is_empty() {
+            self.broken = true;
+            self.to_peer.clear();
+        }
+    }
+}
+
 #[derive(Debug)]
 struct Net {
     random: Random,
@@ -110,6 +121,20 @@ impl SimNetwork {
 
     pub fn connect_local(&self, path: &Path) -> Option<SimPeer> {
         self.connect_to(&Address::Local(path.to_owned()), SocketAddr::from(([0, 0, 0, 0], 0)))
+    }
+
+    /// The nodes' processes are killed: nobody listens, and their ends close as the kernel closes them, also those that
+    /// were on their way between cores. Dropping the streams before or after changes nothing more.
+    pub fn kill_nodes(&self) {
+        let net = &mut *self.0.borrow_mut();
+        net.waiting.clear();
+        let ids: Vec<SlotToken> = net.connections.iter().map(|(id, _)| id).collect();
+        for id in ids {
+            if let Some(connection) = net.connections.get_mut(id) {
+                connection.close_at_node();
+            }
+            net.sweep(id);
+        }
     }
 
     fn connect_to(&self, to: &Address, peer: SocketAddr) -> Option<SimPeer> {
@@ -292,12 +317,7 @@ impl Drop for SimSocket {
         }
         let net = &mut *self.network.0.borrow_mut();
         let Some(connection) = net.connections.get_mut(self.id) else { return };
-        connection.node_gone = true;
-        // As in the kernel: closing with unread bytes resets, and the reset takes what the peer has not read with it.
-        if !connection.to_node.is_empty() {
-            connection.broken = true;
-            connection.to_peer.clear();
-        }
+        connection.close_at_node();
         net.sweep(self.id);
     }
 }

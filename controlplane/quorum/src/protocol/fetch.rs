@@ -16,6 +16,9 @@ use wire::messages::{fetch_request, fetch_response, fetch_snapshot_request, fetc
 
 /// From this version on a topic is named by its id.
 const BY_TOPIC_ID: i16 = 13;
+/// The first version that tells of leaders, divergence and snapshots; replicas of the metadata log speak no older one,
+/// but anybody may send it.
+const FOR_REPLICAS: i16 = 12;
 /// What "the fetcher does not care about the watermark" is on the wire.
 const ANY_WATERMARK: i64 = i64::MAX;
 
@@ -88,17 +91,17 @@ pub(super) fn encode_fetch_reply(
         error_code: error_code(reply.refusal),
         high_watermark: body.high_watermark.map_or(-1, |w| w.0),
         log_start_offset: body.log_start.map_or(-1, |s| s.0),
-        current_leader: fetch_response::LeaderIdAndEpoch {
-            leader_id: node_code(reply.leader),
-            leader_epoch: reply.epoch.0,
-            ..Default::default()
-        },
         // Never null: clients take that for a broken answer.
         records: Some(Bytes::new()),
         ..Default::default()
     };
+    if version >= FOR_REPLICAS {
+        partition.current_leader.leader_id = node_code(reply.leader);
+        partition.current_leader.leader_epoch = reply.epoch.0;
+    }
     match &body.found {
         Fetched::Batches(batches) => partition.records = Some(joined(batches)),
+        Fetched::Diverging(_) | Fetched::Snapshot(_) if version < FOR_REPLICAS => {}
         Fetched::Diverging(end) => {
             partition.diverging_epoch.epoch = end.epoch.0;
             partition.diverging_epoch.end_offset = end.offset.0;
