@@ -131,6 +131,11 @@ impl Sessions {
             asked: asked_list(&view, uses_topic_ids),
             forgotten: forgotten_list(&view, uses_topic_ids),
         };
+        if !(0..=READ_COMMITTED).contains(&view.isolation_level) {
+            let asked = session.asked.into_iter().map(|(key, _)| key);
+            self.reply(turn, stream, reply, refused(request, asked, ErrorCode::UnknownServerError));
+            return Ok(());
+        }
         let (scope, asked) = match self.fetch_sessions.resolve(turn.now.monotonic, session) {
             Ok(resolved) => resolved,
             Err(error) => {
@@ -534,6 +539,20 @@ fn forgotten_list(view: &FetchRequestView<'_>, by_id: bool) -> Vec<PartitionKey>
 
 fn topic_key(name: &str, id: base::Uuid, by_id: bool) -> TopicKey {
     if by_id { TopicKey::Id(TopicId(id)) } else { TopicKey::Name(name.into()) }
+}
+
+/// A whole fetch is refused: at the top from version 7 on, and, while topics have names, at every partition.
+fn refused(request: &Request, asked: impl Iterator<Item = PartitionKey>, error: ErrorCode) -> VecDeque<Piece> {
+    let mut topics: Vec<(TopicKey, Vec<PartitionAnswer>)> = Vec::new();
+    for key in asked.filter(|_| request.version < TOPIC_IDS_SINCE) {
+        let answer = PartitionAnswer::error(key.index.0, error.code());
+        match topics.last_mut() {
+            Some((topic, answers)) if *topic == key.topic => answers.push(answer),
+            _ => topics.push((key.topic, vec![answer])),
+        }
+    }
+    let answer = FetchAnswer { error_code: error.code(), topics, ..FetchAnswer::default() };
+    encode::fetch(request.version, request.correlation_id, answer)
 }
 
 fn session_error(error: SessionError) -> ErrorCode {

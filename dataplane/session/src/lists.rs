@@ -393,6 +393,9 @@ impl Sessions {
                     }
                     Place::Refused(error) => {
                         answer.error_code = error.code();
+                        if self.view.topic(&topic.name).is_none() {
+                            answer.error_message = Some(KafkaString::from_static("There is no such topic."));
+                        }
                     }
                     Place::Core(id, core) => {
                         by_core.push(core, (EntryIndex(work.spots.len() as u32), id));

@@ -245,7 +245,15 @@ fn fill(answer: &mut PartitionProduceResponse, version: i16, entry: Produced) {
             let (code, refusal) = errors::of_produce(error);
             answer.error_code = code.code();
             // Kafka tells the log's start with what its log judged, and a text with errors of single records only.
-            if matches!(code, ErrorCode::InvalidRecord | ErrorCode::InvalidTimestamp) {
+            let judged_by_the_log = matches!(
+                code,
+                ErrorCode::InvalidRecord
+                    | ErrorCode::InvalidTimestamp
+                    | ErrorCode::OutOfOrderSequenceNumber
+                    | ErrorCode::InvalidProducerEpoch
+                    | ErrorCode::UnknownServerError
+            );
+            if judged_by_the_log {
                 answer.log_start_offset = entry.log_start.0;
             }
             if !refusal.records.is_empty() && version >= RECORD_ERRORS_SINCE {
