@@ -37,7 +37,7 @@ impl Admin {
         for arrival in self.caller.poll(context) {
             match arrival {
                 Arrival::Closed => self.asked = None,
-                Arrival::Answer(_, answer) => self.on_answer(context, answer),
+                Arrival::Answer(_, answer) => self.on_answer(context, *answer),
             }
         }
         if self.asked.is_some() || context.quiet || !context.random.chance(1, self.laziness) {

@@ -22,7 +22,7 @@ struct Asked {
 /// What a poll finds.
 #[derive(Debug)]
 pub enum Arrival {
-    Answer(i32, ResponseKind),
+    Answer(i32, Box<ResponseKind>),
     /// The connection is over; whatever was asked is unanswered.
     Closed,
 }
@@ -35,7 +35,6 @@ pub enum Pace {
     Slow(usize),
 }
 
-#[derive(Debug)]
 pub struct Caller {
     name: String,
     peer: Option<SimPeer>,
@@ -44,6 +43,13 @@ pub struct Caller {
     next_id: i32,
     pub pace: Pace,
     retry_at: Monotonic,
+}
+
+impl std::fmt::Debug for Caller {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let state = self.peer.as_ref().map(SimPeer::state);
+        write!(f, "{} ({state:?}, {} bytes in, {:?})", self.name, self.inbound.len(), self.asked.front())
+    }
 }
 
 impl Caller {
@@ -166,7 +172,7 @@ impl Caller {
             Ok(answer)
         });
         let answer = answer.unwrap_or_else(|error| panic!("{}: {asked:?} has a bad answer: {error}", self.name));
-        Some(Arrival::Answer(asked.id, answer))
+        Some(Arrival::Answer(asked.id, Box::new(answer)))
     }
 
     /// Ends the connection as a process's end does.

@@ -119,6 +119,15 @@ impl Consumer {
         }
     }
 
+    /// What is not yet read, for whoever looks for a wedge.
+    pub fn describe(&self, context: &Context<'_>) -> String {
+        let behind = self.followed.iter().filter(|(id, followed)| {
+            followed.position.is_none_or(|position| position < context.model.floor(**id).watermark)
+        });
+        let behind = behind.map(|(id, one)| format!("{id} at {:?} of {:?}", one.position, context.model.floor(*id)));
+        format!("{:?} {:?} {:?} {:?}", self.caller, self.options, self.asked, behind.collect::<Vec<_>>())
+    }
+
     /// Everything known to be there was read.
     pub fn has_caught_up(&self, context: &Context<'_>) -> bool {
         let lacks = self.options.auditor && self.followed.len() < context.model.live().len();
@@ -138,9 +147,11 @@ impl Consumer {
         for arrival in self.caller.poll(context) {
             match arrival {
                 Arrival::Closed => self.on_closed(),
-                Arrival::Answer(id, ResponseKind::Fetch(answer)) => self.on_fetched(context, id, &answer),
-                Arrival::Answer(id, ResponseKind::ListOffsets(answer)) => self.on_listed(context, id, &answer),
-                other => panic!("{}: is told {other:?}", self.name),
+                Arrival::Answer(id, answer) => match *answer {
+                    ResponseKind::Fetch(answer) => self.on_fetched(context, id, &answer),
+                    ResponseKind::ListOffsets(answer) => self.on_listed(context, id, &answer),
+                    other => panic!("{}: is told {other:?}", self.name),
+                },
             }
         }
         self.choose(context);
@@ -182,7 +193,7 @@ impl Consumer {
             }
             return;
         }
-        if self.followed.len() > 1 && context.random.chance(1, 2000) {
+        if self.followed.len() > 1 && context.random.chance(1, 10_000) {
             self.followed.pop_first();
         }
         if self.followed.len() < self.options.partitions
@@ -286,8 +297,9 @@ impl Consumer {
         });
         let request = FetchRequest {
             replica_id: -1,
-            max_wait_ms: self.options.wait_max_ms,
-            min_bytes: self.options.bytes_min,
+            // Nothing new comes: waiting for more than there is would take forever.
+            max_wait_ms: if context.quiet { 100 } else { self.options.wait_max_ms },
+            min_bytes: if context.quiet { 1 } else { self.options.bytes_min },
             max_bytes: self.options.bytes_max,
             isolation_level: i8::from(self.options.read_committed),
             session_id: if self.options.session { self.session_id } else { 0 },

@@ -25,6 +25,7 @@ pub fn address() -> SocketAddr {
     SocketAddr::from(([127, 0, 0, 1], 9092))
 }
 
+type Held = Vec<(CoreId, Vec<base::PartitionId>)>;
 type SimCore = Core<SimStreams, SimNamespace, InlineOffload>;
 
 /// What every run of the node has.
@@ -178,8 +179,7 @@ impl Node {
             listeners: vec!["PLAINTEXT".into()],
             log_dir: "/data".into(),
         });
-        let held: Vec<(CoreId, Vec<base::PartitionId>)> =
-            opened.seeds.iter().map(|seed| (seed.core, seed.partition_ids())).collect();
+        let held: Held = opened.seeds.iter().map(|seed| (seed.core, seed.partition_ids())).collect();
         let report = opened.report.clone();
         let mut office = Some((opened.keeper, opened.view, held));
         let mut cores = Vec::new();
@@ -228,11 +228,7 @@ impl Node {
         net: &mut SimStreams,
         random: &mut Random,
         report: &RecoveryReport,
-        (log_keeper, saved, held): (
-            nvme_log::Keeper,
-            Option<nvme_log::SavedView>,
-            Vec<(CoreId, Vec<base::PartitionId>)>,
-        ),
+        (log_keeper, saved, held): (nvme_log::Keeper, Option<nvme_log::SavedView>, Held),
     ) -> Office {
         net.listen(ListenerId(0), address()).expect("the address is free");
         net.listen_local(LINK_LISTENER, Path::new(LINK)).expect("the path is free");

@@ -5,16 +5,20 @@ use crate::caller::{Arrival, Caller};
 use crate::context::Context;
 use crate::model::sequence_after;
 use crate::pattern::{self, Tag};
-use base::{PartitionId, ProducerEpoch, ProducerId, Random, Sequence, WallMillis};
+use base::{Monotonic, PartitionId, ProducerEpoch, ProducerId, Random, Sequence, WallMillis};
 use batch::{BatchBuilder, BatchProducer, Codec};
 use bytes::Bytes;
 use std::collections::{BTreeMap, VecDeque};
+use std::time::Duration;
 use wire::messages::produce_request::{PartitionProduceData, TopicProduceData};
-use wire::messages::{InitProducerIdRequest, ProduceRequest, ProduceResponse};
+use wire::messages::produce_response::PartitionProduceResponse;
+use wire::messages::{InitProducerIdRequest, InitProducerIdResponse, ProduceRequest, ProduceResponse};
 use wire::{ErrorCode, KafkaString, ResponseKind};
 
 /// Batches of a partition whose fate is open; the node remembers as many.
 const UNRESOLVED_MAX: usize = 5;
+/// A topic takes batches of a mebibyte.
+const BATCH_BYTES_MAX: usize = 900 << 10;
 const REQUESTS_MAX: usize = 5;
 
 #[derive(Clone, Debug)]
@@ -93,6 +97,8 @@ pub struct Producer {
     options: ProducerOptions,
     id: Option<i64>,
     asking_id: bool,
+    /// After a refusal nothing is sent for a while.
+    rest_until: Monotonic,
     lines: Vec<Line>,
     requests: BTreeMap<i32, Vec<u64>>,
 }
@@ -104,9 +110,19 @@ impl Producer {
             options,
             id: None,
             asking_id: false,
+            rest_until: Monotonic::ZERO,
             lines: Vec::new(),
             requests: BTreeMap::new(),
         }
+    }
+
+    /// What is open, for whoever looks for a wedge.
+    pub fn describe(&self) -> String {
+        let lines = self.lines.iter().filter(|line| !line.units.is_empty()).map(|line| {
+            let units: Vec<_> = line.units.iter().map(|unit| (unit.batch, unit.in_flight, unit.sends)).collect();
+            format!("{}: (batch, in flight, sends) {units:?}", line.partition)
+        });
+        format!("{:?} id {:?} {:?}", self.caller, self.id, lines.collect::<Vec<_>>())
     }
 
     /// Nothing is open.
@@ -118,15 +134,11 @@ impl Producer {
         for arrival in self.caller.poll(context) {
             match arrival {
                 Arrival::Closed => self.on_closed(),
-                Arrival::Answer(id, ResponseKind::Produce(answer)) => self.on_answer(context, id, &answer),
-                Arrival::Answer(_, ResponseKind::InitProducerId(answer)) => {
-                    self.asking_id = false;
-                    if answer.error_code == 0 {
-                        context.model.grant(answer.producer_id);
-                        self.id = Some(answer.producer_id);
-                    }
-                }
-                other => panic!("a producer is told {other:?}"),
+                Arrival::Answer(id, answer) => match *answer {
+                    ResponseKind::Produce(answer) => self.on_answer(context, id, &answer),
+                    ResponseKind::InitProducerId(answer) => self.on_id(context, &answer),
+                    other => panic!("a producer is told {other:?}"),
+                },
             }
         }
         self.forget_deleted(context);
@@ -145,7 +157,17 @@ impl Producer {
             return;
         }
         self.make(context);
-        self.send(context);
+        if context.now.monotonic >= self.rest_until {
+            self.send(context);
+        }
+    }
+
+    fn on_id(&mut self, context: &mut Context<'_>, answer: &InitProducerIdResponse) {
+        self.asking_id = false;
+        if answer.error_code == 0 {
+            context.model.grant(answer.producer_id);
+            self.id = Some(answer.producer_id);
+        }
     }
 
     /// The connection is over: what was under way is repeated, or given up by those who repeat nothing.
@@ -197,7 +219,8 @@ impl Producer {
             }
             for record in 0..records {
                 let tag = Tag { partition: line.partition, batch, record };
-                let length = context.random.below(self.options.value_max as u64) as usize;
+                let most = self.options.value_max.min(BATCH_BYTES_MAX / records as usize);
+                let length = context.random.below(most as u64) as usize;
                 let at = WallMillis(context.now.wall.0 - context.random.below(1000) as i64);
                 builder.append(at, None, Some(&pattern::value(tag, length)), &[]);
             }
@@ -257,11 +280,12 @@ impl Producer {
             let found = self.lines.iter().position(|line| line.units.iter().any(|unit| unit.batch == batch));
             let Some(line) = found else { continue };
             assert_eq!(told.index, self.lines[line].partition.index.0, "answers come in the order of the request");
-            self.on_told(context, line, batch, told.error_code, told.base_offset);
+            self.on_told(context, line, batch, told);
         }
     }
 
-    fn on_told(&mut self, context: &mut Context<'_>, line: usize, batch: u64, error: i16, base_offset: i64) {
+    fn on_told(&mut self, context: &mut Context<'_>, line: usize, batch: u64, told: &PartitionProduceResponse) {
+        let (error, base_offset) = (told.error_code, told.base_offset);
         let line = &mut self.lines[line];
         let index = line.units.iter().position(|unit| unit.batch == batch).expect("just found");
         if error == 0 {
@@ -285,13 +309,15 @@ impl Producer {
         };
         assert!(
             expected,
-            "batch {batch} of {} is refused with {error} ({:?}): {} sends, {} before it",
+            "batch {batch} of {} is refused with {error} ({:?}): {} sends, {} before it, {:?}",
             line.partition,
             ErrorCode::from_code(error),
             unit.sends,
-            index
+            index,
+            told.error_message
         );
         unit.in_flight = false;
+        self.rest_until = context.now.monotonic + Duration::from_millis(context.random.below(100));
         let again = self.options.idempotent;
         if error == ErrorCode::OutOfOrderSequenceNumber.code() && lossy && !unit.followed {
             return self.start_anew();

@@ -383,14 +383,31 @@ impl World {
             if led && self.node.is_running() && self.plane.is_settled() && self.everyone_is_done() {
                 return;
             }
-            assert!(
-                self.now.monotonic.since(began) < HEALING_TIME_MAX,
-                "it does not heal: {:?} {:#?} {:#?}",
-                self.plane,
-                self.producers.iter().filter(|producer| !producer.is_idle()).collect::<Vec<_>>(),
-                self.consumers
-            );
+            if self.now.monotonic.since(began) > HEALING_TIME_MAX {
+                self.tell_the_wedge();
+            }
         }
+    }
+
+    fn tell_the_wedge(&mut self) -> ! {
+        let (up, running) = (self.plane.is_settled(), self.node.is_running());
+        let World { producers, consumers, .. } = self;
+        let context = Context {
+            now: self.now,
+            random: &mut self.random,
+            network: &self.network,
+            model: &mut self.model,
+            cluster: &self.plane.cluster,
+            trace: &mut self.trace,
+            quiet: true,
+            calm_since: None,
+            bytes_max: 0,
+            storage_errors: false,
+        };
+        let waiting = producers.iter().filter(|one| !one.is_idle()).map(Producer::describe);
+        let behind = consumers.iter().filter(|one| !one.has_caught_up(&context)).map(|one| one.describe(&context));
+        let all: Vec<String> = waiting.chain(behind).collect();
+        panic!("it does not heal: running {running}, plane settled {up}\n{}", all.join("\n"));
     }
 
     fn make_room(&mut self) {
@@ -439,7 +456,7 @@ impl World {
                 break;
             }
             self.step();
-            assert!(self.now.monotonic.since(began) < HEALING_TIME_MAX, "the audit does not end: {auditor:#?}");
+            assert!(self.now.monotonic.since(began) < HEALING_TIME_MAX, "the audit does not end: {auditor:?}");
         }
         for (partition, start, end) in auditor.read() {
             self.model.audit(partition, start, end);
