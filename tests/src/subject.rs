@@ -42,7 +42,8 @@ impl Pollux {
     /// Starts a new node, which formats its data by itself.
     pub fn start_new(wishes: &Wishes) -> Result<Pollux> {
         let scratch = Scratch::new("pollux")?;
-        let port = free_ports(1)?[0];
+        let ports = free_ports(2)?;
+        let (port, metrics) = (ports[0], ports[1]);
         let mut settings = common_settings();
         settings.extend(wishes.settings.clone());
         write_settings(scratch.path(), &settings)?;
@@ -51,7 +52,7 @@ impl Pollux {
             address: SocketAddr::from((Ipv4Addr::LOCALHOST, port)),
             process: None,
             prefix: wishes.prefix.clone(),
-            own: wishes.own.clone(),
+            own: [vec![format!("metrics=\"127.0.0.1:{metrics}\"")], wishes.own.clone()].concat(),
             program: program()?,
         };
         pollux.start()?;

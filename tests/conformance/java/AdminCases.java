@@ -11,6 +11,7 @@ import java.util.TreeMap;
 import java.util.TreeSet;
 import java.util.concurrent.Callable;
 import java.util.stream.Collectors;
+import org.apache.kafka.clients.admin.Admin;
 import org.apache.kafka.clients.admin.AlterConfigOp;
 import org.apache.kafka.clients.admin.Config;
 import org.apache.kafka.clients.admin.ConfigEntry;
@@ -136,14 +137,15 @@ public final class AdminCases {
     private static void alter(Node node, ConfigResource resource, String name, String value, AlterConfigOp.OpType type)
         throws Exception {
         Collection<AlterConfigOp> ops = List.of(new AlterConfigOp(new ConfigEntry(name, value), type));
-        Node.get(node.admin().incrementalAlterConfigs(Map.of(resource, ops)).all());
+        // A broker that is not there is looked for until the client gives up.
+        Admin admin = resource.name().equals("99") ? node.hastyAdmin() : node.admin();
+        Node.get(admin.incrementalAlterConfigs(Map.of(resource, ops)).all());
     }
 
     private static Map<String, String> changed(Node node, ConfigResource resource) throws Exception {
         Map<String, String> found = new TreeMap<>();
         Node.get(node.admin().describeConfigs(List.of(resource)).all()).get(resource).entries().stream()
-            .filter(e -> e.source() != ConfigEntry.ConfigSource.DEFAULT_CONFIG
-                && e.source() != ConfigEntry.ConfigSource.STATIC_BROKER_CONFIG)
+            .filter(e -> e.source() == ConfigEntry.ConfigSource.DYNAMIC_TOPIC_CONFIG)
             .forEach(e -> found.put(e.name(), e.value() + "|" + e.source()));
         return found;
     }
@@ -153,9 +155,11 @@ public final class AdminCases {
         List<Object> found = new ArrayList<>();
         alter(node, topic, "retention.ms", "5000000", AlterConfigOp.OpType.SET);
         alter(node, topic, "cleanup.policy", "compact", AlterConfigOp.OpType.APPEND);
+        Node.await("both changes", () -> changed(node, topic).size() == 2);
         found.add(changed(node, topic));
         alter(node, topic, "cleanup.policy", "delete", AlterConfigOp.OpType.SUBTRACT);
         alter(node, topic, "retention.ms", null, AlterConfigOp.OpType.DELETE);
+        Node.await("what is left of them", () -> changed(node, topic).size() == 1);
         found.add(changed(node, topic));
         Map<String, Callable<?>> refused = new TreeMap<>();
         refused.put("unknown", () -> set(node, topic, "no.such", "1"));

@@ -5,7 +5,9 @@ import java.time.Duration;
 import java.util.ArrayDeque;
 import java.util.ArrayList;
 import java.util.Collection;
+import java.util.Collections;
 import java.util.Deque;
+import java.util.HashMap;
 import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
@@ -13,16 +15,21 @@ import java.util.Properties;
 import java.util.concurrent.Callable;
 import java.util.concurrent.CompletionException;
 import java.util.concurrent.ExecutionException;
+import java.util.concurrent.Future;
 import java.util.concurrent.TimeUnit;
 import org.apache.kafka.clients.admin.Admin;
 import org.apache.kafka.clients.admin.NewTopic;
+import org.apache.kafka.clients.admin.OffsetSpec;
 import org.apache.kafka.clients.consumer.ConsumerRecord;
 import org.apache.kafka.clients.consumer.KafkaConsumer;
 import org.apache.kafka.clients.producer.KafkaProducer;
+import org.apache.kafka.clients.producer.ProducerRecord;
+import org.apache.kafka.clients.producer.RecordMetadata;
 import org.apache.kafka.common.KafkaFuture;
 import org.apache.kafka.common.TopicPartition;
 import org.apache.kafka.common.serialization.ByteArrayDeserializer;
 import org.apache.kafka.common.serialization.ByteArraySerializer;
+import org.apache.kafka.common.serialization.Serializer;
 import org.apache.kafka.common.serialization.StringDeserializer;
 import org.apache.kafka.common.serialization.StringSerializer;
 
@@ -75,9 +82,39 @@ public final class Node implements AutoCloseable {
         return kept(Admin.create(properties("default.api.timeout.ms", "4000", "request.timeout.ms", "4000")));
     }
 
+    /** A producer whose flush also tells of sends that failed. */
+    private static final class Checked<K, V> extends KafkaProducer<K, V> {
+        private final List<Future<RecordMetadata>> sent = Collections.synchronizedList(new ArrayList<>());
+
+        Checked(Properties properties, Serializer<K> keys, Serializer<V> values) {
+            super(properties, keys, values);
+        }
+
+        @Override
+        public Future<RecordMetadata> send(ProducerRecord<K, V> record) {
+            Future<RecordMetadata> future = super.send(record);
+            sent.add(future);
+            return future;
+        }
+
+        @Override
+        public void flush() {
+            super.flush();
+            List<Future<RecordMetadata>> all = List.copyOf(sent);
+            sent.clear();
+            for (Future<RecordMetadata> future : all) {
+                try {
+                    future.get();
+                } catch (InterruptedException | ExecutionException thrown) {
+                    throw new IllegalStateException("a record was not taken", thrown);
+                }
+            }
+        }
+    }
+
     KafkaProducer<String, String> producer(Object... settings) {
         KafkaProducer<String, String> producer =
-            new KafkaProducer<>(properties(settings), new StringSerializer(), new StringSerializer());
+            new Checked<>(properties(settings), new StringSerializer(), new StringSerializer());
         // Closing waits for what is still to be sent; a case that failed need not.
         open.push(() -> producer.close(Duration.ofSeconds(1)));
         return producer;
@@ -85,7 +122,7 @@ public final class Node implements AutoCloseable {
 
     KafkaProducer<byte[], byte[]> byteProducer(Object... settings) {
         KafkaProducer<byte[], byte[]> producer =
-            new KafkaProducer<>(properties(settings), new ByteArraySerializer(), new ByteArraySerializer());
+            new Checked<>(properties(settings), new ByteArraySerializer(), new ByteArraySerializer());
         open.push(() -> producer.close(Duration.ofSeconds(1)));
         return producer;
     }
@@ -98,8 +135,18 @@ public final class Node implements AutoCloseable {
         return kept(new KafkaConsumer<>(properties(settings), new ByteArrayDeserializer(), new ByteArrayDeserializer()));
     }
 
-    /** Creates a topic; settings are pairs of name and value. Returns its name. */
+    /** Creates a topic and waits until all of it serves: the reference answers a creation a little before that. */
     String topic(String plain, int partitions, String... settings) throws Exception {
+        String topic = created(plain, partitions, settings);
+        Map<TopicPartition, OffsetSpec> ends = new HashMap<>();
+        partitions(topic, partitions).forEach(partition -> ends.put(partition, OffsetSpec.latest()));
+        await("every partition of " + topic, () -> outcome(() -> get(admin().listOffsets(ends).all())).equals("ok")
+            && outcome(() -> get(admin().describeTopics(List.of(topic)).allTopicNames())).equals("ok"));
+        return topic;
+    }
+
+    /** Creates a topic; settings are pairs of name and value. Returns its name. */
+    String created(String plain, int partitions, String... settings) throws Exception {
         Map<String, String> configs = new LinkedHashMap<>();
         for (int i = 0; i < settings.length; i += 2) {
             configs.put(settings[i], settings[i + 1]);

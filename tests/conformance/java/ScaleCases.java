@@ -41,7 +41,7 @@ public final class ScaleCases {
         KafkaProducer<String, String> producer = node.producer("linger.ms", "0");
         List<String> names = new ArrayList<>();
         for (int i = 0; i < 100; i++) {
-            String topic = node.topic("at-once-" + i, 1);
+            String topic = node.created("at-once-" + i, 1);
             names.add(topic);
             outcomes.merge(Node.outcome(() -> producer.send(new ProducerRecord<>(topic, 0, "k", "v")).get()), 1, Integer::sum);
         }

@@ -2,22 +2,32 @@
 
 use bytes::Bytes;
 
+/// A way of breaking a request.
+pub struct Malformed {
+    pub label: &'static str,
+    pub body: Vec<u8>,
+    /// The body may be a request still, though an odd one (a name that is not UTF-8, say): the reference answers some of
+    /// them, and whoever closes the connection instead is not wrong.
+    pub may_close: bool,
+}
+
 /// Labelled bodies. Where a body is too short for a way of breaking it, that way is left out for both brokers alike.
-pub fn bodies(good: &Bytes) -> Vec<(&'static str, Vec<u8>)> {
+pub fn bodies(good: &Bytes) -> Vec<Malformed> {
     let mut made = Vec::new();
+    let mut add = |label, body, may_close| made.push(Malformed { label, body, may_close });
     if !good.is_empty() {
-        made.push(("nothing", Vec::new()));
-        made.push(("one byte short", good[..good.len() - 1].to_vec()));
+        add("nothing", Vec::new(), false);
+        add("one byte short", good[..good.len() - 1].to_vec(), false);
     }
     if good.len() > 3 {
-        made.push(("half", good[..good.len() / 2].to_vec()));
+        add("half", good[..good.len() / 2].to_vec(), false);
     }
-    made.push(("one byte more", [good, &[0u8][..]].concat()));
+    add("one byte more", [good, &[0u8][..]].concat(), false);
     if good.len() >= 4 {
         // Whatever stands first or last is turned into the largest and the smallest number of its width.
-        made.push(("a front of ones", [&[0xFF; 4][..], &good[4..]].concat()));
-        made.push(("a front of the largest", [&[0x7F, 0xFF, 0xFF, 0xFF][..], &good[4..]].concat()));
-        made.push(("an end of ones", [&good[..good.len() - 4], &[0xFF; 4][..]].concat()));
+        add("a front of ones", [&[0xFF; 4][..], &good[4..]].concat(), true);
+        add("a front of the largest", [&[0x7F, 0xFF, 0xFF, 0xFF][..], &good[4..]].concat(), true);
+        add("an end of ones", [&good[..good.len() - 4], &[0xFF; 4][..]].concat(), true);
     }
     made
 }
@@ -32,7 +42,7 @@ mod tests {
             let good = Bytes::from_static(good);
             let made = bodies(&good);
             assert!(!made.is_empty());
-            assert!(made.iter().all(|(_, body)| *body != good));
+            assert!(made.iter().all(|malformed| malformed.body != good));
         }
     }
 }

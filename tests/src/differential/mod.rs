@@ -12,12 +12,14 @@ use crate::Result;
 use crate::raw::Raw;
 use bytes::{Bytes, BytesMut};
 use perf::client::{Connection, api_versions_request};
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::time::Duration;
 use wire::{ApiKey, ErrorCode, RequestKind, VersionRange};
 
+/// Under this name stands an answer in whose place a subject may close the connection.
+pub const MAY_CLOSE: &str = "may close";
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// One API's script at one version against one broker.
@@ -95,10 +97,14 @@ pub fn run(api: ApiKey, version: i16, address: SocketAddr, prefix: &str, served:
     script(&mut run)?;
     let (sampled, body) = run.sample.clone().ok_or_else(|| format!("the script of {api} sends nothing"))?;
     assert_eq!(sampled, api, "a script begins with a request of its API");
-    for (label, body) in malformed::bodies(&body) {
+    for malformed in malformed::bodies(&body) {
         run.raw.reconnect();
-        let answer = run.raw.exchange(api, version, &body)?;
-        run.note(&format!("malformed: {label}"), answer);
+        let mut answer = run.raw.exchange(api, version, &malformed.body)?;
+        if let (Some((_, Some(edit))), true) = (scripts::find(api), answer.is_object()) {
+            edit(&run, &mut answer);
+        }
+        let answer = if malformed.may_close { json!({ MAY_CLOSE: answer }) } else { answer };
+        run.note(&format!("malformed: {}", malformed.label), answer);
     }
     let mut noted = std::mem::take(&mut run.noted);
     if let Some(edit) = edit {

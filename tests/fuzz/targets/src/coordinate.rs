@@ -110,7 +110,8 @@ impl World {
     }
 
     fn read(&mut self, id: ReadId, offset: Offset) -> Event {
-        let (batches, next) = if offset <= Offset(0) { (self.content.clone(), self.end) } else { (Bytes::new(), self.end) };
+        let (batches, next) =
+            if offset <= Offset(0) { (self.content.clone(), self.end) } else { (Bytes::new(), self.end) };
         let slice = Slice { batches, high_watermark: Offset(self.end), next: Offset(next) };
         Event::Read { id, result: ReadResult::Slice(slice) }
     }
@@ -224,8 +225,11 @@ fn conversation() -> Vec<u8> {
     use wire::messages::*;
     let group = || KafkaString::from("g");
     let member = || KafkaString::from("m");
-    let protocol =
-        join_group_request::JoinGroupRequestProtocol { name: "range".into(), metadata: Bytes::from_static(b"meta"), ..Default::default() };
+    let protocol = join_group_request::JoinGroupRequestProtocol {
+        name: "range".into(),
+        metadata: Bytes::from_static(b"meta"),
+        ..Default::default()
+    };
     let join = JoinGroupRequest {
         group_id: group(),
         session_timeout_ms: 10_000,

@@ -45,41 +45,40 @@ macro_rules! targets {
 }
 
 targets! {
-    messages::request, request_seeds, 4000;
-    messages::response, response_seeds, 4000;
-    messages::message, message_seeds, 8000;
-    messages::framing, framing_seeds, 4000;
-    messages::metadata_record, metadata_record_seeds, 4000;
-    messages::coordinator_record, coordinator_record_seeds, 4000;
-    messages::control_record, control_record_seeds, 2000;
-    batches::record_batch, record_batch_seeds, 3000;
-    batches::inner_records, inner_records_seeds, 3000;
-    batches::compressed, compressed_seeds, 3000;
-    media::superblock, superblock_seeds, 1000;
-    media::journal_commit, journal_commit_seeds, 3000;
-    media::journal_record, journal_record_seeds, 6000;
-    media::root, root_seeds, 2000;
-    media::partition_blob, partition_blob_seeds, 6000;
-    media::directory, directory_seeds, 4000;
-    media::index_blocks, index_blocks_seeds, 1000;
-    media::region_map, region_map_seeds, 2000;
-    peers::link_up, link_up_seeds, 4000;
-    peers::link_down, link_down_seeds, 4000;
-    peers::saved_view, saved_view_seeds, 4000;
-    replicas::quorum_directory, quorum_directory_seeds, 600;
-    replicas::quorum_message, quorum_message_seeds, 4000;
-    replicas::quorum_conversation, quorum_conversation_seeds, 400;
-    metadata::metadata_log, metadata_log_seeds, 2000;
-    metadata::controller_request, controller_request_seeds, 800;
-    coordinate::offsets_partition, offsets_partition_seeds, 600;
-    coordinate::group_request, group_request_seeds, 800;
-    options::setting_value, setting_value_seeds, 6000;
-    options::setting_changes, setting_changes_seeds, 1500;
-    options::config_file, config_file_seeds, 1000;
-    socket::connection, connection_seeds, 150;
+    messages::request, request_seeds, 15000;
+    messages::response, response_seeds, 15000;
+    messages::message, message_seeds, 30000;
+    messages::framing, framing_seeds, 10000;
+    messages::metadata_record, metadata_record_seeds, 15000;
+    messages::coordinator_record, coordinator_record_seeds, 15000;
+    messages::control_record, control_record_seeds, 6000;
+    batches::record_batch, record_batch_seeds, 8000;
+    batches::inner_records, inner_records_seeds, 4000;
+    batches::compressed, compressed_seeds, 4000;
+    media::superblock, superblock_seeds, 3000;
+    media::journal_commit, journal_commit_seeds, 10000;
+    media::journal_record, journal_record_seeds, 30000;
+    media::root, root_seeds, 5000;
+    media::partition_blob, partition_blob_seeds, 30000;
+    media::directory, directory_seeds, 20000;
+    media::index_blocks, index_blocks_seeds, 2000;
+    media::region_map, region_map_seeds, 10000;
+    peers::link_up, link_up_seeds, 20000;
+    peers::link_down, link_down_seeds, 15000;
+    peers::saved_view, saved_view_seeds, 10000;
+    replicas::quorum_directory, quorum_directory_seeds, 1500;
+    replicas::quorum_message, quorum_message_seeds, 15000;
+    replicas::quorum_conversation, quorum_conversation_seeds, 1000;
+    metadata::metadata_log, metadata_log_seeds, 4000;
+    metadata::controller_request, controller_request_seeds, 2000;
+    coordinate::offsets_partition, offsets_partition_seeds, 3000;
+    coordinate::group_request, group_request_seeds, 3000;
+    options::setting_value, setting_value_seeds, 30000;
+    options::setting_changes, setting_changes_seeds, 2000;
+    options::config_file, config_file_seeds, 1500;
+    socket::connection, connection_seeds, 300;
 }
 
-/// Valid inputs whose every mutation a target should survive, and their mutations by seed.
 pub fn find(name: &str) -> Option<&'static Target> {
     TARGETS.iter().find(|target| target.name == name)
 }

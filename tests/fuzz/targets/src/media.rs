@@ -233,7 +233,8 @@ pub fn superblock_seeds() -> Vec<Vec<u8>> {
 
 pub fn region_map_seeds() -> Vec<Vec<u8>> {
     let map = |blocks, blocks_max, cpus| {
-        let map = RegionMap::compute(Plan { blocks, blocks_max, cpus, ring_bytes: RING_DEFAULT }).expect("large enough");
+        let map =
+            RegionMap::compute(Plan { blocks, blocks_max, cpus, ring_bytes: RING_DEFAULT }).expect("large enough");
         let mut bytes = Vec::new();
         map.encode(&mut bytes);
         bytes

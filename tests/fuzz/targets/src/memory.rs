@@ -7,7 +7,12 @@ pub fn bounded<R>(input: &[u8], factor: u64, base: u64, decode: impl FnOnce() ->
     let mut result = None;
     let counted = measure(|| result = Some(decode()));
     let most = base + factor * input.len() as u64;
-    assert!(counted.bytes_max <= most, "{} bytes took {} of memory, {most} are allowed", input.len(), counted.bytes_max);
+    assert!(
+        counted.bytes_max <= most,
+        "{} bytes took {} of memory, {most} are allowed",
+        input.len(),
+        counted.bytes_max
+    );
     result.expect("the closure ran")
 }
 

@@ -4,7 +4,7 @@
 use crate::golden;
 use crate::memory::{bounded, without_allocation};
 use bytes::{Bytes, BytesMut};
-use wire::frame::{FramePart, FrameParser};
+use wire::frame::{FrameParser, FramePart};
 use wire::messages::fetch_request::{FetchRequest, FetchRequestView};
 use wire::messages::produce_request::{ProduceRequest, ProduceRequestView};
 use wire::{
@@ -104,7 +104,10 @@ fn assert_fetch_view(body: &[u8], version: i16) {
     };
     assert_eq!(d.position(), e.position());
     assert_eq!((view.cluster_id, view.rack_id), (owned.cluster_id.as_deref(), owned.rack_id.as_str()));
-    assert_eq!((view.min_bytes, view.max_bytes, view.max_wait_ms), (owned.min_bytes, owned.max_bytes, owned.max_wait_ms));
+    assert_eq!(
+        (view.min_bytes, view.max_bytes, view.max_wait_ms),
+        (owned.min_bytes, owned.max_bytes, owned.max_wait_ms)
+    );
     assert_eq!((view.session_id, view.session_epoch), (owned.session_id, owned.session_epoch));
     assert_eq!(view.topics.len(), owned.topics.len());
     for (topic, owned) in view.topics.iter().zip(&owned.topics) {
@@ -148,7 +151,8 @@ pub fn api_and_version(data: &[u8]) -> Option<(ApiKey, i16, &[u8])> {
     let api = ApiKey::from_code(i16::from_be_bytes([head[0], head[1]]))?;
     let versions = api.versions();
     let span = i32::from(versions.max) - i32::from(versions.min) + 1;
-    let version = i32::from(versions.min) + (i32::from(i16::from_be_bytes([head[2], head[3]])) - i32::from(versions.min)).rem_euclid(span);
+    let version = i32::from(versions.min)
+        + (i32::from(i16::from_be_bytes([head[2], head[3]])) - i32::from(versions.min)).rem_euclid(span);
     Some((api, version as i16, rest))
 }
 

@@ -36,12 +36,14 @@ pub fn metadata_log(data: &[u8]) {
     });
 }
 
+/// At the newest level; an older one cannot say all that a record of a newer one did.
 fn assert_replays(image: &MetadataImage) {
     let records: Vec<Vec<u8>> = image.records().map(|record| record.encode().to_vec()).collect();
     let mut again = Loader::default();
     let provenance = Provenance { offset: 1 << 20, ..image.provenance };
     again.load_snapshot(provenance, &records).expect("a snapshot of what was replayed is replayed");
-    if let Some(publication) = again.poll_publication() {
+    let newest = image.features.metadata_version == Some(MetadataVersion::LATEST);
+    if let Some(publication) = again.poll_publication().filter(|_| newest) {
         assert!(publication.image.says_the_same(image), "{records:?}");
     }
 }

@@ -136,7 +136,10 @@ pub fn setting_changes_seeds() -> Vec<Vec<u8>> {
         of(Scope::Topic, "+cleanup.policy=compact\n~leader.replication.throttled.replicas=0:1\n-retention.ms=x"),
         of(Scope::Topic, "=min.compaction.lag.ms=7\n=max.compaction.lag.ms=6\n=remote.storage.enable=true"),
         of(Scope::Broker, "=log.retention.ms=5\n=listener.name.x.ssl.keystore.type=PEM\n=num.io.threads=9"),
-        of(Scope::Broker, "=max.connections.per.ip.overrides=h:5\n+log.cleanup.policy=compact\n=advertised.listeners=x"),
+        of(
+            Scope::Broker,
+            "=max.connections.per.ip.overrides=h:5\n+log.cleanup.policy=compact\n=advertised.listeners=x",
+        ),
         of(Scope::Group, "=consumer.session.timeout.ms=45000\n=share.auto.offset.reset=by_duration:PT1H"),
         of(Scope::ClientMetrics, "=metrics=org.apache\n=interval.ms=1000\n=match=client_id=a.*"),
     ];

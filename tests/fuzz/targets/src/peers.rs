@@ -1,6 +1,7 @@
 //! The link between the two processes in both directions, and the view that the dataplane keeps on the medium.
 
 use crate::memory::bounded;
+use ::view::{View, ViewBuilder};
 use base::{
     BrokerEpoch, ConnectionId, CoreId, LeaderEpoch, ListenerId, NodeId, Offset, PartitionEpoch, PartitionId,
     PartitionIndex, TopicId, Uuid,
@@ -8,7 +9,6 @@ use base::{
 use bytes::Bytes;
 use link::*;
 use std::fmt::Debug;
-use ::view::{View, ViewBuilder};
 
 const FACTOR: u64 = 256;
 /// A list announces its length, and room for it is taken up to 1 MiB before its elements come: lists nest four deep, and
@@ -272,9 +272,8 @@ pub fn link_down_seeds() -> Vec<Vec<u8>> {
         duties: vec![duty],
         removals: vec![Removal { partition: partition_id(), removed_at: 8 }],
     };
-    let view = |image, last, changes| {
-        Down::View(Box::new(ViewPart { provenance: provenance(9), image, last, changes }))
-    };
+    let view =
+        |image, last, changes| Down::View(Box::new(ViewPart { provenance: provenance(9), image, last, changes }));
     let append = InternalAppend {
         id: 3,
         partition: partition_id(),

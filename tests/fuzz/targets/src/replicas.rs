@@ -32,8 +32,7 @@ fn endpoint(id: i32) -> Endpoint {
 }
 
 fn voters(ids: &[i32]) -> VoterSet {
-    let voter =
-        |id: &i32| Voter { key: key(*id), endpoints: vec![endpoint(*id)], versions: KRaftVersionRange::OURS };
+    let voter = |id: &i32| Voter { key: key(*id), endpoints: vec![endpoint(*id)], versions: KRaftVersionRange::OURS };
     VoterSet::new(ids.iter().map(voter))
 }
 
@@ -302,7 +301,9 @@ pub fn quorum_directory_seeds() -> Vec<Vec<u8>> {
         let apaches = match file {
             FileName::Log(_) => Some(apache_log.clone()),
             FileName::Snapshot(id) if id == OffsetAndEpoch::BOOTSTRAP => Some(apache_bootstrap.clone()),
-            FileName::Snapshot(_) | FileName::Partial(_) | FileName::BootstrapCheckpoint => Some(apache_snapshot.clone()),
+            FileName::Snapshot(_) | FileName::Partial(_) | FileName::BootstrapCheckpoint => {
+                Some(apache_snapshot.clone())
+            }
             _ => None,
         };
         for content in ours.chain(apaches).chain([Vec::new()]) {

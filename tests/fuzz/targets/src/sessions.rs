@@ -292,8 +292,11 @@ impl World {
 
     fn ask_fetch(&mut self, id: i32) {
         let partition = fetch_request::FetchPartition { partition_max_bytes: 1 << 20, ..Default::default() };
-        let topic =
-            fetch_request::FetchTopic { topic: KafkaString::from("t"), partitions: vec![partition], ..Default::default() };
+        let topic = fetch_request::FetchTopic {
+            topic: KafkaString::from("t"),
+            partitions: vec![partition],
+            ..Default::default()
+        };
         let asked = FetchRequest { max_bytes: 1 << 20, topics: vec![topic], ..Default::default() };
         self.send_good(6, id, &asked);
         let mark = i64::from(id) * 5;
@@ -320,7 +323,8 @@ impl World {
         for _ in 0..600 {
             self.turn();
             if !answered {
-                let own = |command: &Command| is_good(command) && gather_of(command).is_some_and(|g| !known.contains(&g));
+                let own =
+                    |command: &Command| is_good(command) && gather_of(command).is_some_and(|g| !known.contains(&g));
                 if let Some(at) = self.commands.iter().position(own) {
                     let outcome = good_outcome(self.commands.remove(at), number.unwrap_or_default());
                     self.with(|sessions, turn| sessions.on_outcome(turn, outcome));
@@ -408,8 +412,7 @@ fn is_good(command: &Command) -> bool {
 fn good_outcome(command: Command, number: i64) -> Outcome {
     match command {
         Command::Produce(produce) => {
-            let appended =
-                handoff::Appended { base_offset: Offset(number), append_time: None, log_start: Offset(0) };
+            let appended = handoff::Appended { base_offset: Offset(number), append_time: None, log_start: Offset(0) };
             let entry = handoff::Produced {
                 index: produce.entries[0].index,
                 result: Ok(appended),

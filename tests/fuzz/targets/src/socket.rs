@@ -81,7 +81,8 @@ pub fn requests_about_the_topic(api: ApiKey) -> Vec<RequestKind> {
         }
         ApiKey::DescribeLogDirs => vec![DescribeLogDirsRequest { topics: None, ..Default::default() }.into()],
         ApiKey::Metadata => {
-            let topic = |name: &str| metadata_request::MetadataRequestTopic { name: Some(name.into()), ..Default::default() };
+            let topic =
+                |name: &str| metadata_request::MetadataRequestTopic { name: Some(name.into()), ..Default::default() };
             vec![
                 MetadataRequest { topics: Some(vec![topic("t"), topic("absent")]), ..Default::default() }.into(),
                 MetadataRequest { topics: None, ..Default::default() }.into(),
@@ -115,17 +116,21 @@ fn produce(acks: i16) -> RequestKind {
 }
 
 fn fetch(max_wait_ms: i32, min_bytes: i32, session_epoch: i32) -> RequestKind {
-    let partition = |partition| fetch_request::FetchPartition {
-        partition,
-        partition_max_bytes: 1 << 20,
-        ..Default::default()
-    };
+    let partition =
+        |partition| fetch_request::FetchPartition { partition, partition_max_bytes: 1 << 20, ..Default::default() };
     let topic = fetch_request::FetchTopic {
         topic: KafkaString::from("t"),
         topic_id: crate::sessions::TOPIC.0,
         partitions: vec![partition(0), partition(1)],
         ..Default::default()
     };
-    FetchRequest { max_wait_ms, min_bytes, max_bytes: 1 << 20, session_epoch, topics: vec![topic], ..Default::default() }
-        .into()
+    FetchRequest {
+        max_wait_ms,
+        min_bytes,
+        max_bytes: 1 << 20,
+        session_epoch,
+        topics: vec![topic],
+        ..Default::default()
+    }
+    .into()
 }

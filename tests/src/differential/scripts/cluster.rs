@@ -175,9 +175,9 @@ pub fn list_config_resources(s: &mut Script<'_>) -> Result<()> {
     Ok(())
 }
 
-/// Offsets and times of the metadata log say nothing about the answer's shape.
+/// Offsets and times of the metadata log and the names of its hosts say nothing about the answer's shape.
 pub fn hide_progress(_: &Script<'_>, value: &mut Value) {
-    crate::differential::mask::hide_fields(value, &["HighWatermark", "LogEndOffset", "LeaderEpoch"]);
+    crate::differential::mask::hide_fields(value, &["HighWatermark", "LogEndOffset", "LeaderEpoch", "Host"]);
 }
 
 pub fn describe_quorum(s: &mut Script<'_>) -> Result<()> {

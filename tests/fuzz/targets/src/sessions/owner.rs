@@ -2,9 +2,7 @@
 //! each refusal there is, late, or in several outcomes; a forwarded request with an answer, in parts, or not at all.
 
 use arena::{Arena, Parcel};
-use base::{
-    LeaderEpoch, Offset, PartitionId, PartitionIndex, ProducerEpoch, ProducerId, Random, Sequence, TopicId,
-};
+use base::{LeaderEpoch, Offset, PartitionId, PartitionIndex, ProducerEpoch, ProducerId, Random, Sequence, TopicId};
 use bytes::{BufMut, Bytes, BytesMut};
 use handoff::*;
 use link::Forward;
@@ -92,8 +90,7 @@ impl Owner {
         waiting.sort_by_key(|gather| (gather.slot, gather.generation));
         let gather = *waiting.get(random.below(waiting.len().max(1) as u64) as usize)?;
         let indexes = self.waiting.remove(&gather)?;
-        let news =
-            |index| FetchNews { index, readable: random.below(1 << 20) as u32, urgent: random.chance(1, 3) };
+        let news = |index| FetchNews { index, readable: random.below(1 << 20) as u32, urgent: random.chance(1, 3) };
         Some(Outcome::FetchNews { gather, entries: indexes.into_iter().map(news).collect() })
     }
 
