@@ -31,8 +31,14 @@ pub struct RecordError {
 pub enum ProduceError {
     Partition(PartitionError),
     Corrupt(String),
-    InvalidRecord { message: String, records: Vec<RecordError> },
-    InvalidTimestamp { message: String, records: Vec<RecordError> },
+    InvalidRecord {
+        message: String,
+        records: Vec<RecordError>,
+    },
+    InvalidTimestamp {
+        message: String,
+        records: Vec<RecordError>,
+    },
     TooLarge(String),
     /// The record set is larger than a segment.
     BatchTooLarge(String),

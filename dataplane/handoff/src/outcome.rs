@@ -8,20 +8,56 @@ use base::{LeaderEpoch, Offset, PartitionId, ProducerEpoch, ProducerId, Sequence
 #[derive(Debug)]
 pub enum Outcome {
     /// One for each entry of a Produce, as each is done; the command's credit returns with the last.
-    Produced { gather: GatherId, last: bool, entries: Vec<Produced> },
-    Fetched { gather: GatherId, entries: Vec<Fetched> },
+    Produced {
+        gather: GatherId,
+        last: bool,
+        entries: Vec<Produced>,
+    },
+    Fetched {
+        gather: GatherId,
+        entries: Vec<Fetched>,
+    },
     /// Something changed for a waiting fetch: more bytes are readable, or a partition's answer changed. Sent unasked.
-    FetchNews { gather: GatherId, entries: Vec<FetchNews> },
-    Window { gather: GatherId, result: Result<Window, FetchError> },
-    OffsetsListed { gather: GatherId, entries: Vec<(EntryIndex, Result<ListedOffset, ListOffsetsError>)> },
-    EpochEnds { gather: GatherId, entries: Vec<(EntryIndex, Result<EpochEnd, PartitionError>)> },
-    RecordsDeleted { gather: GatherId, entries: Vec<(EntryIndex, Result<Offset, DeleteRecordsError>)> },
-    ProducersDescribed { gather: GatherId, entries: Vec<(EntryIndex, Result<Vec<ProducerFacts>, PartitionError>)> },
+    FetchNews {
+        gather: GatherId,
+        entries: Vec<FetchNews>,
+    },
+    Window {
+        gather: GatherId,
+        result: Result<Window, FetchError>,
+    },
+    OffsetsListed {
+        gather: GatherId,
+        entries: Vec<(EntryIndex, Result<ListedOffset, ListOffsetsError>)>,
+    },
+    EpochEnds {
+        gather: GatherId,
+        entries: Vec<(EntryIndex, Result<EpochEnd, PartitionError>)>,
+    },
+    RecordsDeleted {
+        gather: GatherId,
+        entries: Vec<(EntryIndex, Result<Offset, DeleteRecordsError>)>,
+    },
+    ProducersDescribed {
+        gather: GatherId,
+        entries: Vec<(EntryIndex, Result<Vec<ProducerFacts>, PartitionError>)>,
+    },
     /// Sizes, and the namespace's own: bytes in all, and bytes that appends could still take.
-    LogsDescribed { gather: GatherId, logs: Vec<LogFacts>, total: u64, usable: u64 },
+    LogsDescribed {
+        gather: GatherId,
+        logs: Vec<LogFacts>,
+        total: u64,
+        usable: u64,
+    },
     /// The offset of its first record, once all of it is below the high watermark.
-    InternalAppended { id: u64, result: Result<Offset, InternalAppendError> },
-    InternalRead { id: u64, result: Result<InternalSlice, FetchError> },
+    InternalAppended {
+        id: u64,
+        result: Result<Offset, InternalAppendError>,
+    },
+    InternalRead {
+        id: u64,
+        result: Result<InternalSlice, FetchError>,
+    },
 }
 
 #[derive(Debug)]
