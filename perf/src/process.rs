@@ -1,5 +1,6 @@
 //! What processes and cores spent, read from /proc: CPU time, memory, and time spent waiting for a core.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::io;
 use std::time::Duration;
@@ -73,6 +74,24 @@ pub fn tree(root: u32) -> io::Result<Vec<u32>> {
         at += 1;
     }
     Ok(found)
+}
+
+/// CPU time of every process but the given ones and the kernel's threads, whose work is part of what is measured. A
+/// process that ends between two readings is missed.
+pub fn cpu_of_others(ours: &BTreeSet<u32>) -> io::Result<Duration> {
+    const KERNEL_THREADS: u32 = 2;
+    let mut sum = Duration::ZERO;
+    for entry in fs::read_dir("/proc")? {
+        let Some(pid) = entry?.file_name().to_str().and_then(|name| name.parse::<u32>().ok()) else { continue };
+        let Ok(text) = fs::read_to_string(format!("/proc/{pid}/stat")) else { continue };
+        if let Some(stat) = parse_stat(&text)
+            && stat.parent != KERNEL_THREADS
+            && !ours.contains(&pid)
+        {
+            sum += stat.cpu;
+        }
+    }
+    Ok(sum)
 }
 
 /// Time a core was not idle, and time the hypervisor took from it.

@@ -1,9 +1,10 @@
-//! Java: the reference's jars, the command line of a JVM, and the one long-lived JVM of the client cases.
+//! The one long-lived JVM of the Java client's cases.
 
 use crate::node::Scratch;
 use crate::process::{self, Process};
 use crate::reference::prefixed;
 use crate::{Result, wait};
+pub use perf::nodes::java::{jars, java, kafka_options, quick_options};
 use serde_json::{Value, json};
 use std::ffi::OsStr;
 use std::io::{BufRead, BufReader, Write};
@@ -19,53 +20,6 @@ const CASE: Duration = Duration::from_secs(240);
 /// The folder of this crate's sources.
 pub fn folder() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR"))
-}
-
-/// The folder of Apache Kafka's jars: named by KAFKA_LIBS, else `target/kafka-libs` of the workspace.
-pub fn jars() -> Result<PathBuf> {
-    let default = || folder().join("../target/kafka-libs");
-    let path = std::env::var_os("KAFKA_LIBS").map_or_else(default, PathBuf::from);
-    let broker = path.join("kafka_2.13-4.4.0.jar");
-    if broker.is_file() {
-        return Ok(path);
-    }
-    Err(format!(
-        "{} is missing: run mvn -f tests/conformance/reference/pom.xml dependency:copy-dependencies \
-         -DoutputDirectory=$PWD/target/kafka-libs, or name the folder of the jars in KAFKA_LIBS",
-        broker.display()
-    )
-    .into())
-}
-
-/// Options that start a JVM quickly and keep it small.
-pub fn quick_options() -> Vec<String> {
-    ["-Xshare:auto", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xmx768m"].map(str::to_owned).into()
-}
-
-/// The options of Kafka's own start script, for measuring.
-pub fn kafka_options() -> Vec<String> {
-    [
-        "-Xmx1G",
-        "-Xms1G",
-        "-server",
-        "-XX:+UseG1GC",
-        "-XX:MaxGCPauseMillis=20",
-        "-XX:InitiatingHeapOccupancyPercent=35",
-        "-XX:+ExplicitGCInvokesConcurrent",
-        "-XX:MaxInlineLevel=15",
-        "-Djava.awt.headless=true",
-    ]
-    .map(str::to_owned)
-    .into()
-}
-
-/// A JVM with the jars and our classes' settings; the main class and its arguments are the caller's.
-pub fn java(options: &[String], prefix: &[String]) -> Result<Command> {
-    let mut command = prefixed(prefix, OsStr::new("java"));
-    let logging = folder().join("conformance/java/log4j2.properties");
-    command.args(options).arg(format!("-Dlog4j2.configurationFile={}", logging.display()));
-    command.arg("-cp").arg(format!("{}/*", jars()?.display()));
-    Ok(command)
 }
 
 /// The runner of the Java cases.

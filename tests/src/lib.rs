@@ -12,15 +12,8 @@ pub mod cases;
 pub mod crash;
 pub mod differential;
 pub mod jvm;
-pub mod node;
-pub mod process;
 pub mod raw;
-pub mod reference;
-pub mod subject;
 pub mod tools;
 pub mod topics;
-pub mod wait;
 
-/// What went wrong, in words for whoever reads the run's output.
-pub type Fault = Box<dyn std::error::Error + Send + Sync>;
-pub type Result<T> = std::result::Result<T, Fault>;
+pub use perf::nodes::{self as node, Fault, Result, process, reference, subject, wait};

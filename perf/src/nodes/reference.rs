@@ -1,8 +1,8 @@
 //! Apache Kafka, the reference: one node, broker and controller in one process, from the published jars.
 
-use crate::node::{Broker, Scratch, Victim, common_settings, free_ports, wait_until_ready};
-use crate::process::{self, Process};
-use crate::{Result, jvm};
+use super::process::{self, Process};
+use super::{Broker, Scratch, Victim, common_settings, free_ports, wait_until_ready};
+use super::{Result, java};
 use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -52,7 +52,7 @@ impl Kafka {
         let mut settings = common_settings();
         settings.extend(wishes.settings.clone());
         write_settings(scratch.path(), port, controller, &settings)?;
-        let options = wishes.jvm_options.clone().unwrap_or_else(jvm::quick_options);
+        let options = wishes.jvm_options.clone().unwrap_or_else(java::quick_options);
         let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
         let mut kafka = Kafka { scratch, address, process: None, prefix: wishes.prefix.clone(), options };
         kafka.format()?;
@@ -61,7 +61,7 @@ impl Kafka {
     }
 
     fn format(&self) -> Result<()> {
-        let mut command = jvm::java(&jvm::quick_options(), &[])?;
+        let mut command = java::java(&java::quick_options(), &[])?;
         command.args(["kafka.tools.StorageTool", "format", "--standalone", "-t", "cG9sbHV4LXRlc3QtMDAwMA", "-c"]);
         command.arg(self.settings_path());
         for feature in FEATURES {
@@ -108,7 +108,7 @@ impl Broker for Kafka {
     }
 
     fn start(&mut self) -> Result<()> {
-        let mut command = jvm::java(&self.options, &self.prefix)?;
+        let mut command = java::java(&self.options, &self.prefix)?;
         command.arg("kafka.Kafka").arg(self.settings_path());
         let mut process = Process::start(command, "Apache Kafka", &self.log(), false)?;
         wait_until_ready(self.address, &mut process)?;

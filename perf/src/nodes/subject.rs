@@ -1,9 +1,9 @@
 //! Pollux, the subject: `pollux start` with its two children.
 
-use crate::Result;
-use crate::node::{Broker, Scratch, Victim, common_settings, free_ports, wait_until_ready};
-use crate::process::{self, Process};
-use crate::reference::{Wishes, prefixed};
+use super::Result;
+use super::process::{self, Process};
+use super::reference::{Wishes, prefixed};
+use super::{Broker, Scratch, Victim, common_settings, free_ports, wait_until_ready};
 use rustix::process::Signal;
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -135,7 +135,7 @@ impl Broker for Pollux {
     }
 
     fn pids(&self) -> Result<Vec<u32>> {
-        self.process.as_ref().map_or(Ok(Vec::new()), |process| Ok(perf::process::tree(process.id())?))
+        self.process.as_ref().map_or(Ok(Vec::new()), |process| Ok(crate::process::tree(process.id())?))
     }
 
     fn log_tail(&self) -> String {

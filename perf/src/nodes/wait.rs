@@ -1,6 +1,6 @@
 //! Waiting for a condition, never for a time.
 
-use crate::Result;
+use super::Result;
 use std::time::{Duration, Instant};
 
 /// Between two looks at a condition that nobody announces.

@@ -1,13 +1,24 @@
 //! A broker under test, whichever it is: started on a port that it keeps, stopped, killed, started again.
 
-use crate::process::Process;
-use crate::{Result, wait};
-use perf::client::{CallError, Connection, api_versions_request};
+use process::Process;
+
+use crate::client::{CallError, Connection, api_versions_request};
+
+pub mod java;
+pub mod process;
+pub mod reference;
+pub mod subject;
+pub mod wait;
+
 use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 use wire::messages::MetadataRequest;
+
+/// What went wrong, in words for whoever reads the run's output.
+pub type Fault = Box<dyn std::error::Error + Send + Sync>;
+pub type Result<T> = std::result::Result<T, Fault>;
 
 /// How long a node may take to serve after its start. Apache Kafka on a busy machine of two cores needs 20 s.
 const READY: Duration = Duration::from_secs(90);

@@ -1,6 +1,6 @@
 //! A child process with its output in a file, ended by its id and waited for.
 
-use crate::{Result, wait};
+use super::{Result, wait};
 use rustix::process::{Pid, Signal, kill_process};
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
