@@ -2,6 +2,7 @@
 #![forbid(unsafe_code)]
 
 use clap::{Parser, ValueEnum};
+use pollux_tests::cases::known::Known;
 use pollux_tests::cases::run::Detail;
 use pollux_tests::cases::{self, Case};
 use pollux_tests::differential::{self, mask};
@@ -49,17 +50,9 @@ struct Arguments {
     /// A skipped case counts as failed
     #[arg(long)]
     no_skips: bool,
-    /// A file of cases that are known to differ, a name a line: they are run and named, and only others fail the run
+    /// A file of known differences, a case and a path a line: they are left out, and all others fail the run
     #[arg(long, value_name = "FILE")]
     known: Option<std::path::PathBuf>,
-}
-
-/// The names in a list of known differences; what follows a # is a remark.
-fn known_differences(arguments: &Arguments) -> Result<Vec<String>> {
-    let Some(path) = &arguments.known else { return Ok(Vec::new()) };
-    let text = std::fs::read_to_string(path)?;
-    let names = text.lines().map(|line| line.split('#').next().unwrap_or_default().trim().to_owned());
-    Ok(names.filter(|name| !name.is_empty()).collect())
 }
 
 fn start(against: Against, wishes: &Wishes) -> Result<Vec<Box<dyn Broker>>> {
@@ -103,24 +96,22 @@ fn run(arguments: &Arguments) -> Result<bool> {
     } else {
         mask::print();
         let detail = Detail { answers: arguments.show, differences: arguments.differences };
-        let summary = cases::run::run(&cases, &mut brokers, &mut java, &served, detail)?;
-        summary.print();
-        let known = known_differences(arguments)?;
-        let (expected, new): (Vec<&String>, Vec<&String>) =
-            summary.failed.iter().partition(|name| known.contains(name));
-        let mended = known.iter().filter(|name| summary.passed.contains(name));
-        mended.for_each(|name| println!("listed as a known difference, and passed: {name}"));
-        if !known.is_empty() {
-            println!("{} known differences, {} new ones", expected.len(), new.len());
-            new.iter().for_each(|name| println!("new: {name}"));
+        let known = arguments.known.as_deref().map_or_else(|| Ok(Known::default()), Known::read)?;
+        let summary = cases::run::run(&cases, &mut brokers, &mut java, &served, &known, detail)?;
+        for line in known.stale() {
+            println!("listed as a known difference, and equal: {line}");
         }
+        for name in summary.failed.iter().filter(|_| arguments.known.is_some()) {
+            println!("new: {name}");
+        }
+        summary.print();
         let ran = !(summary.passed.is_empty() && summary.failed.is_empty());
         if !ran {
             println!("no case has run");
         }
         let skips = arguments.no_skips && !summary.skipped.is_empty();
         stop(brokers, java)?;
-        return Ok(ran && new.is_empty() && !skips);
+        return Ok(ran && summary.failed.is_empty() && !skips);
     }
     stop(brokers, java)?;
     Ok(true)

@@ -1,6 +1,7 @@
 //! The cases, each written once: a function that drives one broker and returns what a user saw. The run compares the two
 //! brokers' results; a case itself expects nothing but to get through.
 
+pub mod known;
 pub mod run;
 mod traps;
 mod traps_connections;

@@ -24,6 +24,7 @@ use wire::messages::{
 const COORDINATOR_LOAD_IN_PROGRESS: i64 = 14;
 const COORDINATOR_NOT_AVAILABLE: i64 = 15;
 const NOT_COORDINATOR: i64 = 16;
+const MEMBER_ID_REQUIRED: i64 = 79;
 const NO_GENERATION: i32 = -1;
 
 /// Waits until the coordinator of a group serves: on a fresh node the offsets topic is made first.
@@ -94,8 +95,12 @@ pub fn hide_leader(_: &Script<'_>, value: &mut Value) {
 /// A group with one member in generation 1, stable. Returns the member's id.
 fn stable(s: &mut Script<'_>, group: &str) -> Result<String> {
     coordinated(s, group)?;
-    let first = s.prepare(5, join(group, "", &["range"]))?;
-    let member = member_id(&first);
+    // A coordinator that has just loaded may still be refused its first write.
+    let member = wait::until("a member id", PATIENCE, || {
+        let first = s.prepare(5, join(group, "", &["range"]))?;
+        let given = first["answer"]["ErrorCode"] == MEMBER_ID_REQUIRED;
+        Ok(given.then(|| member_id(&first)))
+    })?;
     let joined = s.prepare(5, join(group, &member, &["range"]))?;
     let synced = s.prepare(3, sync(group, 1, &member, &[&member]))?;
     if joined["answer"]["ErrorCode"] != 0 || synced["answer"]["ErrorCode"] != 0 {
