@@ -427,10 +427,7 @@ impl<S: Streams, N: Namespace, O: Offload> Core<S, N, O> {
                     }
                 }
             }
-            Down::Stop => {
-                office.stop_waiting = self.mesh.cores();
-                self.mesh.send_all(|| Message::Stop);
-            }
+            Down::Stop => self.stop_all(),
             Down::Ping(number) => office.link.stage(&Up::Pong(number)),
         }
         Ok(())
@@ -527,9 +524,19 @@ impl<S: Streams, N: Namespace, O: Offload> Core<S, N, O> {
 
     /// Stops without being told over the link: the process got a signal.
     pub fn on_signal(&mut self) {
-        if let Some(office) = &mut self.office {
+        if self.office.is_some() {
+            self.stop_all();
+        }
+    }
+
+    /// Every core is told once, whoever asks how often: a core answers once only.
+    fn stop_all(&mut self) {
+        let office = self.office.as_mut().expect("only core 0 is asked");
+        if !self.stopping {
             office.stop_waiting = self.mesh.cores();
             self.mesh.send_all(|| Message::Stop);
+        } else if office.stop_waiting == 0 {
+            office.link.stage(&Up::Stopped);
         }
     }
 }

@@ -261,7 +261,8 @@ impl Store {
     fn poll_marker(&mut self, now: Now) {
         let lane = &self.lane;
         let quiet = now.monotonic.since(lane.quiet_since) >= self.options.marker_delay;
-        if lane.is_idle()
+        if !self.is_closed()
+            && lane.is_idle()
             && quiet
             && lane.flushed >= lane.last_records
             && lane.stated < lane.last_records

@@ -300,7 +300,8 @@ impl Store {
 
     /// Memory and ring for `len` bytes of records, or none of them.
     pub(crate) fn reserve(&mut self, len: usize, internal: bool) -> Result<(), NoMemory> {
-        if !self.lane.has_room(len, internal) {
+        // Nothing follows the stop commit: the next opening would take the stop for a crash.
+        if self.is_closed() || !self.lane.has_room(len, internal) {
             return Err(NoMemory);
         }
         let result = self.lane.reserve(&self.arena, len);
@@ -309,9 +310,14 @@ impl Store {
         result
     }
 
+    /// The commit that says that the stop is clean is staged, or stands.
+    pub(crate) fn is_closed(&self) -> bool {
+        matches!(self.stopping, Stopping::Committing | Stopping::Done)
+    }
+
     /// As `reserve` for a caller that is told to come back.
     pub(crate) fn reserve_change(&mut self, len: usize) -> Result<(), ChangeError> {
-        if self.stopped.is_some() {
+        if self.stopped.is_some() || self.is_closed() {
             return Err(ChangeError::Stopped);
         }
         self.reserve(len, true).map_err(|NoMemory| {

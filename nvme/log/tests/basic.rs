@@ -116,6 +116,18 @@ fn a_clean_stop_is_seen_and_the_core_count_may_change() {
             }
             node.turn();
         }
+        // The process goes on until every core has stopped: what comes meanwhile leaves no commit behind the stop's.
+        let at = node.now;
+        for core in &mut node.cores {
+            let slots: Vec<_> = core.store.slots().map(|(slot, _)| slot).collect();
+            for slot in slots {
+                let end = core.store.end_offset(slot);
+                core.store.record_high_watermark(at, slot, end);
+                assert_eq!(core.store.start_epoch(slot, LeaderEpoch(99), end), Err(ChangeError::Stopped));
+            }
+        }
+        node.now = advance(at, Duration::from_secs(20));
+        node.turns(200);
         let (disk, mut now) = node.kill();
         node = open(&disk, &options(cores), &mut random, &mut now);
         assert!(node.report.clean, "{:?}", node.report);

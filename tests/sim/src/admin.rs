@@ -105,7 +105,7 @@ impl Admin {
                 if self.is_fine(context, partition, told.error_code) {
                     let gone = context.model.is_deleted(partition);
                     assert!(told.low_watermark >= offset || gone, "{partition}: {told:?} to {offset}");
-                    context.model.told(partition, floor, None, Some(told.low_watermark));
+                    context.model.promised(partition, floor, told.low_watermark);
                     context.model.stats.deleted_records += 1;
                 }
             }
@@ -138,6 +138,8 @@ impl Admin {
             Some(ErrorCode::UnknownTopicOrPartition | ErrorCode::NotLeaderOrFollower | ErrorCode::RequestTimedOut) => {
                 true
             }
+            // The epoch began beyond the watermark, which will follow.
+            Some(ErrorCode::OffsetNotAvailable) => true,
             Some(ErrorCode::KafkaStorageError) => context.storage_errors,
             // The log start moved on meanwhile, or the records were lost.
             Some(ErrorCode::OffsetOutOfRange) => context.model.losses > 0,

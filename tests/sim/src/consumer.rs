@@ -144,6 +144,7 @@ impl Consumer {
     }
 
     pub fn step(&mut self, context: &mut Context<'_>) {
+        self.caller.pace = if context.quiet { Pace::Prompt } else { self.options.pace };
         for arrival in self.caller.poll(context) {
             match arrival {
                 Arrival::Closed => self.on_closed(),
@@ -266,7 +267,7 @@ impl Consumer {
             Some(ErrorCode::UnknownTopicOrPartition | ErrorCode::UnknownTopicId | ErrorCode::NotLeaderOrFollower) => {
                 true
             }
-            Some(ErrorCode::InconsistentTopicId | ErrorCode::RequestTimedOut) => true,
+            Some(ErrorCode::InconsistentTopicId | ErrorCode::RequestTimedOut | ErrorCode::OffsetNotAvailable) => true,
             Some(ErrorCode::KafkaStorageError) => context.storage_errors,
             _ => false,
         };

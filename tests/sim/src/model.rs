@@ -38,14 +38,17 @@ pub struct Log {
     placed: BTreeMap<i64, Placed>,
     /// The highest watermark told: it never falls.
     pub watermark: i64,
-    /// The highest log start told: it never falls either.
+    /// The highest log start told. It falls with a crash to what an answer to DeleteRecords promised: as in Kafka, a
+    /// start that retention moved, or that waits to be durable, is told before a crash is sure to leave it.
     pub log_start: i64,
+    promised_start: i64,
     /// The highest that DeleteRecords has asked for, whether it was answered or not.
     pub deletes_asked: i64,
     pub retention_bytes: Option<u64>,
     pub deleted: bool,
     /// Bytes sent to it, but for those that are known to be gone.
     bytes: usize,
+    largest: usize,
 }
 
 /// What a client remembers of a log when it asks, against which the answer is held.
@@ -116,12 +119,17 @@ impl Model {
 
     /// How many bytes the batch has.
     pub fn weigh(&mut self, partition: PartitionId, bytes: usize) {
-        self.log(partition).bytes += bytes;
+        let log = self.log(partition);
+        log.bytes += bytes;
+        log.largest = log.largest.max(bytes);
     }
 
-    /// Bytes that the device has to hold, at most.
-    pub fn live_bytes(&self) -> usize {
-        self.logs.values().filter(|log| !log.deleted).map(|log| log.bytes).sum()
+    /// Bytes that the device has to give, at most: an extent has four times the largest batch, and each is as large
+    /// as all before it.
+    pub fn space_needed(&self) -> usize {
+        let of = |log: &Log| 2 * log.bytes + (8 * log.largest).max(64 << 10);
+        // Each of the sixteen shards has slabs of its own.
+        (64 << 20) + self.logs.values().filter(|log| !log.deleted).map(of).sum::<usize>()
     }
 
     pub fn acknowledged(&mut self, now: Monotonic, batch: u64, base: i64, bytes: usize) {
@@ -186,6 +194,20 @@ impl Model {
         }
     }
 
+    /// DeleteRecords was answered.
+    pub fn promised(&mut self, partition: PartitionId, floor: Floor, log_start: i64) {
+        self.told(partition, floor, None, Some(log_start));
+        let log = self.log(partition);
+        log.promised_start = log.promised_start.max(log_start);
+    }
+
+    /// The process died.
+    pub fn forget_starts(&mut self) {
+        for log in self.logs.values_mut() {
+            log.log_start = log.promised_start;
+        }
+    }
+
     /// Bytes were shown to a consumer at `from`; returns the offset after them. A last batch may be cut short.
     pub fn served(&mut self, now: Monotonic, partition: PartitionId, from: i64, bytes: &[u8]) -> i64 {
         let (mut rest, mut position, mut first) = (bytes, from, true);
@@ -244,7 +266,8 @@ impl Model {
                 self.sent[placed.batch as usize].offset = None;
             }
             log.watermark = log.watermark.min(first);
-            log.log_start = log.log_start.min(first);
+            log.promised_start = log.promised_start.min(first);
+            log.log_start = log.promised_start;
         }
     }
 

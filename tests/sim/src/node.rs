@@ -2,7 +2,7 @@
 
 use crate::plane::{CLUSTER, DIRECTORY, NODE};
 use arena::Arena;
-use base::counters::{CoreCounters, Counter, Words, heap_words};
+use base::counters::{CoreCounters, CoreReadings, Counter, heap_words, readings};
 use base::{CoreId, ListenerId, Monotonic, Now, Random, Sleeper, Uuid};
 use data_core::{Core, CoreParts, HelloFacts, Keeper, LINK_LISTENER, LinkEnd, Office, meshes};
 use net::Streams;
@@ -47,7 +47,7 @@ impl NodeOptions {
 enum State {
     Down,
     Opening { opening: Box<Opening>, queue: SimNamespace, plan: Plan, turns: u64 },
-    Running { cores: Vec<SimCore>, words: Words },
+    Running { cores: Vec<SimCore>, readings: Vec<CoreReadings> },
 }
 
 pub struct Node {
@@ -106,9 +106,8 @@ impl Node {
 
     /// The namespace of some core has stopped.
     pub fn has_stopped(&self) -> bool {
-        let State::Running { words, cores, .. } = &self.state else { return false };
-        (0..cores.len() as u16)
-            .any(|core| CoreCounters::new(Arc::clone(words), CoreId(core)).get(Counter::NamespaceStopped) == 1)
+        let State::Running { readings, .. } = &self.state else { return false };
+        readings.iter().any(|core| core.get(Counter::NamespaceStopped) == 1)
     }
 
     /// When something is due though nothing arrives.
@@ -220,7 +219,7 @@ impl Node {
                 clock: None,
             }));
         }
-        State::Running { cores, words }
+        State::Running { cores, readings: readings(&words) }
     }
 
     fn open_office(

@@ -202,7 +202,7 @@ impl Producer {
     }
 
     fn make(&mut self, context: &mut Context<'_>) {
-        let full = context.model.live_bytes() > context.bytes_max;
+        let full = context.model.space_needed() > context.bytes_max;
         for line in &mut self.lines {
             let room = line.units.len() < UNRESOLVED_MAX;
             if context.quiet || full || !room || !context.random.chance(1, self.options.laziness) {
@@ -309,12 +309,14 @@ impl Producer {
         };
         assert!(
             expected,
-            "batch {batch} of {} is refused with {error} ({:?}): {} sends, {} before it, {:?}",
+            "batch {batch} of {} is refused with {error} ({:?}): {} sends, {} before it, {:?}; {} bytes of {} are taken",
             line.partition,
             ErrorCode::from_code(error),
             unit.sends,
             index,
-            told.error_message
+            told.error_message,
+            context.model.space_needed(),
+            context.bytes_max
         );
         unit.in_flight = false;
         self.rest_until = context.now.monotonic + Duration::from_millis(context.random.below(100));

@@ -36,7 +36,7 @@ impl Scenario {
     /// One core, one producer, one consumer, no fault.
     pub fn plain() -> Scenario {
         Scenario {
-            disk: SimOptions::new(96 * MIB / BLOCK_SIZE as u64),
+            disk: SimOptions::new(256 * MIB / BLOCK_SIZE as u64),
             store: StoreOptions { zero_ahead: false, ..small_store() },
             device_faults: FaultPlan::none(),
             power: false,
@@ -58,7 +58,7 @@ impl Scenario {
     pub fn of(random: &mut Random) -> Scenario {
         let pick = |random: &mut Random, of: &[u64]| of[random.below(of.len() as u64) as usize];
         let full = random.chance(1, 8);
-        let megabytes = if full { 40 } else { 64 + random.below(128) };
+        let megabytes = if full { 40 } else { 192 + random.below(256) };
         let mut disk = SimOptions::new(megabytes * MIB / BLOCK_SIZE as u64);
         disk.volatile_write_cache = random.chance(3, 4);
         disk.latency = if random.chance(3, 4) { Latency::SSD } else { Latency::NONE };
@@ -97,10 +97,10 @@ impl Scenario {
         OpenOptions { cores: 1, store: self.store.clone(), boot: Uuid(1), accept_loss: false }
     }
 
-    /// Bytes of records that fit with all that doubling extents leave unused.
+    /// Space that partitions may take; what was deleted takes a while to come back.
     pub fn bytes_max(&self) -> usize {
         let bytes = self.disk.blocks as usize * BLOCK_SIZE;
-        if self.full { bytes * 2 } else { bytes / 4 }
+        if self.full { bytes * 4 } else { bytes / 10 * 7 }
     }
 
     /// Devices that fail now and then.

@@ -325,6 +325,7 @@ impl World {
         tracing::info!(at = self.now.monotonic.millis(), why, "the node is killed");
         self.happened.kills += 1;
         self.plane.expect_clean = None;
+        self.model.forget_starts();
         self.node.kill();
         self.go_down();
     }

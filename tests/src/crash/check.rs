@@ -34,26 +34,39 @@ pub enum Extent {
     Everything,
 }
 
-/// Reads the partitions: record n at offset n with its bytes, and at least as many as were acknowledged before.
-/// Returns how many records there are.
-pub fn verify(address: SocketAddr, topic: &str, acknowledged: &[u64], extent: Extent) -> Result<u64> {
-    let mut total = 0;
-    for (partition, acknowledged) in acknowledged.iter().enumerate() {
-        let count = read_partition(address, topic, partition as i32, *acknowledged, extent)?;
+/// Reads the partitions from the given records on: record n at offset n with its bytes, and at least as many as were
+/// acknowledged before. Returns how many records each has.
+pub fn verify(
+    address: SocketAddr,
+    topic: &str,
+    from: &[u64],
+    acknowledged: &[u64],
+    extent: Extent,
+) -> Result<Vec<u64>> {
+    let mut counts = Vec::new();
+    for (partition, (from, acknowledged)) in from.iter().zip(acknowledged).enumerate() {
+        let count = read_partition(address, topic, partition as i32, *from, *acknowledged, extent)?;
         if count < *acknowledged {
             return Err(
                 format!("partition {partition}: {acknowledged} records were acknowledged, {count} are there").into()
             );
         }
-        total += count;
+        counts.push(count);
     }
-    Ok(total)
+    Ok(counts)
 }
 
-fn read_partition(address: SocketAddr, topic: &str, partition: i32, acknowledged: u64, extent: Extent) -> Result<u64> {
+fn read_partition(
+    address: SocketAddr,
+    topic: &str,
+    partition: i32,
+    from: u64,
+    acknowledged: u64,
+    extent: Extent,
+) -> Result<u64> {
     let mut connection = Connection::open(address, PATIENCE)?;
     let until = Instant::now() + PATIENCE;
-    let mut next = 0u64;
+    let mut next = from;
     loop {
         if Instant::now() > until {
             return Err(format!("partition {partition} cannot be read past record {next}").into());

@@ -19,6 +19,8 @@ use wire::{ErrorCode, KafkaString};
 const PRODUCE_VERSION: i16 = 11;
 /// As many as an idempotent producer of Kafka's client has, and a broker remembers.
 const UNDER_WAY: usize = 5;
+/// A batch of a writer every so often: several are under way at any moment, and a run stays small enough to be read back.
+const PACE: Duration = Duration::from_millis(2);
 const BATCH_MAX: u64 = 8;
 /// How long a writer tries without any progress before the run fails.
 const STUCK: Duration = Duration::from_secs(90);
@@ -35,6 +37,7 @@ struct Shared {
     resent: AtomicU64,
     /// Times that a connection was lost or an error answered.
     disturbances: AtomicU64,
+    last_disturbance: Mutex<String>,
     fault: Mutex<Option<String>>,
 }
 
@@ -61,6 +64,7 @@ impl Writers {
                 next: 0,
                 unacknowledged: VecDeque::new(),
                 progress: Instant::now(),
+                due: Instant::now(),
             };
             writers.acknowledged.push(acknowledged);
             writers
@@ -81,6 +85,10 @@ impl Writers {
 
     pub fn disturbances(&self) -> u64 {
         self.shared.disturbances.load(Ordering::Relaxed)
+    }
+
+    pub fn last_disturbance(&self) -> String {
+        self.shared.last_disturbance.lock().map(|last| last.clone()).unwrap_or_default()
     }
 
     /// The first fault of a writer, as soon as there is one.
@@ -125,6 +133,7 @@ struct Writer {
     next: u64,
     unacknowledged: VecDeque<Sent>,
     progress: Instant,
+    due: Instant,
 }
 
 /// What ends one connection's work.
@@ -147,7 +156,10 @@ impl Writer {
             let fault = match end {
                 End::Finished => return,
                 End::Again(reason) if self.progress.elapsed() > STUCK => format!("no progress any more: {reason}"),
-                End::Again(_) => {
+                End::Again(reason) => {
+                    if let Ok(mut last) = self.shared.last_disturbance.lock() {
+                        *last = format!("partition {}: {reason}", self.partition);
+                    }
                     self.shared.disturbances.fetch_add(1, Ordering::Relaxed);
                     // The node is away; asking faster does not bring it back sooner.
                     std::thread::sleep(Duration::from_millis(5));
@@ -179,17 +191,33 @@ impl Writer {
         }
         loop {
             let stopping = self.shared.stop.load(Ordering::Acquire);
-            while !stopping && self.unacknowledged.len() < self.under_way_max() {
+            while !stopping && self.unacknowledged.len() < self.under_way_max() && self.is_due() {
                 let sent = self.make(producer);
                 self.unacknowledged.push_back(sent.clone());
                 correlations.push_back(connection.send(PRODUCE_VERSION, &self.request(&sent))?);
             }
-            let Some(correlation) = correlations.pop_front() else { return Ok(()) };
+            let Some(correlation) = correlations.pop_front() else {
+                if stopping {
+                    return Ok(());
+                }
+                std::thread::sleep(PACE);
+                continue;
+            };
             let answer = connection.receive::<ProduceRequest>(PRODUCE_VERSION, correlation)?;
             let told = answer.responses.first().and_then(|topic| topic.partition_responses.first());
             let Some(told) = told else { return Err(End::Fault("an answer without the partition".into())) };
             self.take(told.error_code, told.base_offset)?;
         }
+    }
+
+    /// Whether the next batch may leave now; missed turns are made up for, a whole burst at most.
+    fn is_due(&mut self) -> bool {
+        let now = Instant::now();
+        if now < self.due {
+            return false;
+        }
+        self.due = (self.due + PACE).max(now.checked_sub(PACE * UNDER_WAY as u32).unwrap_or(now));
+        true
     }
 
     /// A broker takes any first sequence of a producer it does not know, so the first batch goes alone, as with Kafka's

@@ -71,6 +71,7 @@ fn read_everything(bytes: &[u8]) {
             assert_eq!(inline, checked, "the loop and a helper say the same");
         }
         let Ok(checked) = checked else { continue };
+        crate::depth::reached();
         let mut batch = bytes[..checked.size].to_vec();
         if origin == Origin::Replica {
             BatchView::parse_whole(&batch).expect("what passed is whole");
@@ -155,6 +156,7 @@ pub fn compressed(data: &[u8]) {
     bounded(data, FACTOR, BASE, || {
         let whole = inflate(codec, stream, CAP);
         if let Ok(whole) = &whole {
+            crate::depth::reached();
             assert!(whole.len() <= CAP);
         }
         let Ok(mut inflater) = Inflater::new(codec, stream, CAP) else {

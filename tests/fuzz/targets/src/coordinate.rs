@@ -14,7 +14,7 @@ use coordinators::{
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 use wire::messages::{DescribeGroupsRequest, ListGroupsRequest, OffsetFetchRequest};
-use wire::{ApiKey, Decoder, ErrorCode, KafkaString, RequestKind};
+use wire::{ApiKey, Decoder, ErrorCode, KafkaString, RequestKind, ResponseKind};
 
 const FACTOR: u64 = 1024;
 const BASE: u64 = 16 << 20;
@@ -90,6 +90,9 @@ impl World {
                 let mut bytes = BytesMut::new();
                 response.encode(&mut bytes, version).unwrap_or_else(|error| panic!("{response:?}: {error}"));
                 self.answered += 1;
+                if response_is_good(&response) {
+                    crate::depth::reached();
+                }
             }
             Output::Append { id, batches, .. } => {
                 let view = BatchView::parse_whole(&batches).expect("a coordinator appends one whole batch");
@@ -142,6 +145,15 @@ impl World {
         for seconds in [1, 60, 700, 8 * 24 * 3600] {
             self.pass(Duration::from_secs(seconds));
         }
+    }
+}
+
+/// The coordinator was there and had something to say: a partition that was refused answers errors alone.
+fn response_is_good(response: &ResponseKind) -> bool {
+    match response {
+        ResponseKind::ListGroups(response) => response.error_code == 0,
+        ResponseKind::OffsetCommit(_) | ResponseKind::JoinGroup(_) | ResponseKind::OffsetDelete(_) => true,
+        _ => false,
     }
 }
 

@@ -11,6 +11,7 @@
 
 pub mod batches;
 pub mod coordinate;
+pub mod depth;
 pub mod golden;
 pub mod media;
 pub mod memory;

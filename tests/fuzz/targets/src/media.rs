@@ -46,6 +46,7 @@ pub fn superblock(data: &[u8]) {
         if let Reading::Present { superblock, differing } =
             superblock::read([&copies[0], &copies[1], &copies[2], &copies[3]])
         {
+            crate::depth::reached();
             let equal = (0..SUPERBLOCK_COPIES).find(|number| !differing.contains(number)).expect("two copies agree");
             assert_eq!(superblock.encode(equal), copies[equal], "what is read is what is written");
             ask_map(&superblock.map, superblock.blocks);
@@ -73,6 +74,7 @@ fn ask_map(map: &RegionMap, blocks: u64) {
 pub fn region_map(data: &[u8]) {
     let mut reader = Reader::new(data);
     let Ok(map) = RegionMap::decode(&mut reader) else { return };
+    crate::depth::reached();
     let mut again = Vec::new();
     map.encode(&mut again);
     assert_eq!(again, data[..data.len() - reader.rest().len()]);
@@ -102,6 +104,7 @@ pub fn journal_commit(data: &[u8]) {
         assert_eq!(header.encode(&mut again), named);
         assert_eq!(again, commit[..HEADER_SIZE]);
         if let Ok(payload) = header.payload(&commit) {
+            crate::depth::reached();
             assert!(Records::new(payload).count() <= payload.len());
         }
     });
@@ -115,6 +118,7 @@ pub fn journal_record(data: &[u8]) {
             let before = reader.rest();
             let Ok(view) = RecordView::decode(&mut reader) else { return };
             let used = &before[..before.len() - reader.rest().len()];
+            crate::depth::reached();
             let mut again = Vec::new();
             view.encode(&mut again);
             assert_eq!(again.len(), view.encoded_len());
@@ -132,6 +136,7 @@ pub fn root(data: &[u8]) {
         let block = block_of(data);
         for (shard, slot) in [(2, 1), (0, 0)] {
             if let RootReading::Present(root) = Root::read(&block, Uuid(1), ShardId(shard), slot) {
+                crate::depth::reached();
                 assert_eq!(root.encode(), block);
             }
         }
@@ -142,6 +147,7 @@ pub fn root(data: &[u8]) {
 pub fn partition_blob(data: &[u8]) {
     bounded(data, FACTOR, BASE, || {
         if let Ok(blob) = PartitionBlob::decode(data) {
+            crate::depth::reached();
             assert_eq!(blob.encode(), data, "one partition has one form");
         }
     });
@@ -150,6 +156,7 @@ pub fn partition_blob(data: &[u8]) {
 pub fn directory(data: &[u8]) {
     bounded(data, FACTOR, BASE, || {
         if let Ok(directory) = Directory::decode(data, ShardId(3)) {
+            crate::depth::reached();
             let again = directory.encode();
             assert_eq!(again, data[..again.len()]);
         }
@@ -162,6 +169,7 @@ pub fn index_blocks(data: &[u8]) {
     let sealed: Vec<u8> = data.chunks(BLOCK_SIZE).flat_map(block_of).collect();
     bounded(data, FACTOR, BASE, || {
         let Ok(entries) = decode_blocks(Block(5), Tenancy(6), &sealed) else { return };
+        crate::depth::reached();
         entries.iter().for_each(|entry| assert!(entry.end() > u64::from(entry.position)));
         // Blocks that are not full are read, but not written.
         if sealed.len() == BLOCK_SIZE && !entries.is_empty() && entries.len() <= ENTRIES_PER_BLOCK {

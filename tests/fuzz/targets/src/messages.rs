@@ -25,6 +25,7 @@ fn assert_stable<T: PartialEq>(
     encode: impl Fn(&T, &mut BytesMut) -> Result<(), EncodeError>,
     decode: impl Fn(&mut Decoder<'_>) -> Result<T, DecodeError>,
 ) {
+    crate::depth::reached();
     let mut first = BytesMut::new();
     if encode(message, &mut first).is_err() {
         return;
@@ -233,6 +234,9 @@ pub fn framing(data: &[u8]) {
         }
         assert_eq!(position, chunk.len());
     }
+    if !whole.is_empty() {
+        crate::depth::reached();
+    }
     assert_eq!(frames, whole);
     assert_eq!(end, whole_end);
 }
@@ -288,6 +292,7 @@ pub fn control_record(data: &[u8]) {
         let Ok(record) = control::ControlRecord::decode(key, value) else { return };
         let (mut key, mut value) = (BytesMut::new(), BytesMut::new());
         record.encode_key(&mut key);
+        crate::depth::reached();
         if record.encode_value(&mut value).is_ok() {
             assert_eq!(control::ControlRecord::decode(&key, &value), Ok(record));
         }

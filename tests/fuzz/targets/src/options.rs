@@ -30,6 +30,7 @@ pub fn setting_value(data: &[u8]) {
     bounded(data, FACTOR, BASE, || {
         let Ok(value) = setting.parse(&text) else { return };
         let Some(printed) = value.text() else { return };
+        crate::depth::reached();
         let again = setting.parse(&printed).expect("what was printed is a value");
         assert_eq!(again.text(), Some(printed));
     });
@@ -47,6 +48,7 @@ pub fn setting_changes(data: &[u8]) {
         let stored: Texts = new.into_iter().filter_map(|(name, value)| Some((name, value?))).collect();
         let given: Vec<(&str, Option<&str>)> = changes.iter().map(|change| (change.name, change.value)).collect();
         let _ = apply_changes(scope, &stored, &replacement(&stored, &given));
+        crate::depth::reached();
         match scope {
             Scope::Topic => {
                 let _ = describe_created_topic(&stored, broker);
@@ -97,10 +99,9 @@ pub fn config_file(data: &[u8]) {
     let mut parts = text.split('\0');
     let file = parts.next().unwrap_or_default();
     let overrides: Vec<String> = parts.take(20).map(str::to_owned).collect();
-    bounded(data, FACTOR, 16 * BASE, || {
-        if let Err(error) = NodeConfig::read("f.toml", file, &overrides) {
-            assert!(!error.reason.is_empty());
-        }
+    bounded(data, FACTOR, 16 * BASE, || match NodeConfig::read("f.toml", file, &overrides) {
+        Ok(_) => crate::depth::reached(),
+        Err(error) => assert!(!error.reason.is_empty()),
     });
 }
 

@@ -27,6 +27,7 @@ where
         loop {
             match framer.poll_message::<M>() {
                 Ok(Some(message)) => {
+                    crate::depth::reached();
                     let mut again = Vec::new();
                     link::frame::encode(&message, &mut again);
                     let mut other = Framer::default();
@@ -86,6 +87,7 @@ fn ask_view(view: &View) {
 pub fn saved_view(data: &[u8]) {
     bounded(data, FACTOR, BASE, || {
         let Ok(view) = View::from_bytes(data) else { return };
+        crate::depth::reached();
         ask_view(&view);
         let bytes = view.to_bytes().expect("a view that was saved has a provenance");
         let again = View::from_bytes(&bytes).expect("what was written is read");

@@ -200,6 +200,7 @@ pub fn quorum_directory(data: &[u8]) {
     bounded(data, FACTOR, BASE, || {
         let _ = read_meta(&disk);
         let Some(mut replica) = Replica::load(disk) else { return };
+        crate::depth::reached();
         for _ in 0..8 {
             replica.pass(700);
         }
@@ -224,6 +225,7 @@ pub fn quorum_message(data: &[u8]) {
             let Ok(message) = RequestKind::decode(api, version, &mut Decoder::new(body)) else { return };
             match decode_request(&message, version, CLUSTER) {
                 Ok(request) => {
+                    crate::depth::reached();
                     let sent = encode_request(&request, version, CLUSTER);
                     sent.encode(&mut BytesMut::new(), version).expect("a request has its version's form");
                     // Limits are cut to ours once.
@@ -239,6 +241,7 @@ pub fn quorum_message(data: &[u8]) {
         } else {
             let Ok(message) = ResponseKind::decode(api, version, &mut Decoder::new(body)) else { return };
             let Ok(reply) = decode_reply(&message, LISTENER) else { return };
+            crate::depth::reached();
             let sent = encode_reply(&reply, version, LISTENER);
             sent.encode(&mut BytesMut::new(), version).expect("a reply has its version's form");
             let once = decode_reply(&sent, LISTENER).expect("our own form is read");
@@ -273,12 +276,16 @@ pub fn quorum_conversation(data: &[u8]) {
             if kind & 1 == 0 {
                 let Ok(message) = RequestKind::decode(api, version, &mut Decoder::new(body)) else { continue };
                 let Ok(request) = decode_request(&message, version, CLUSTER) else { continue };
+                crate::depth::reached();
                 replica.handle(Event::Call { id: CallId(number), request });
             } else if let Some(id) = replica.waiting.first().copied() {
                 let Ok(message) = ResponseKind::decode(api, version, &mut Decoder::new(body)) else { continue };
                 replica.waiting.remove(0);
                 match decode_reply(&message, LISTENER) {
-                    Ok(reply) => replica.handle(Event::Reply { id, reply }),
+                    Ok(reply) => {
+                        crate::depth::reached();
+                        replica.handle(Event::Reply { id, reply });
+                    }
                     Err(_) => replica.handle(Event::NoReply { id }),
                 }
             }
@@ -314,39 +321,69 @@ pub fn quorum_directory_seeds() -> Vec<Vec<u8>> {
     seeds
 }
 
-fn quorum_messages() -> Vec<Vec<u8>> {
-    let seed = |api: ApiKey, version: i16, kind: u8, body: &[u8]| {
-        [&api.code().to_be_bytes()[..], &version.to_be_bytes(), &[kind], body].concat()
+fn message_seed(api: ApiKey, version: i16, kind: u8, body: &[u8]) -> Vec<u8> {
+    [&api.code().to_be_bytes()[..], &version.to_be_bytes(), &[kind], body].concat()
+}
+
+/// What a quorum says, in every version that can say it; `newest` leaves the older ones out.
+fn our_messages(newest: bool) -> Vec<Vec<u8>> {
+    let versions = |api: ApiKey| {
+        let range = api.versions();
+        if newest { range.max..=range.max } else { range.iter() }
     };
-    let of_quorum = |(api, _): &(ApiKey, golden::GoldenMessage)| QUORUM_APIS.contains(api);
     let mut seeds = Vec::new();
-    for (kind, name) in [(0, "Request"), (1, "Response")] {
-        let messages = api_messages(name).into_iter().filter(of_quorum);
-        seeds.extend(messages.map(|(api, message)| seed(api, message.version, kind, &message.bytes)));
-    }
-    // What a quorum really says, to this replica and from it.
-    let mut replica = Replica::load(Disk::formatted(&[1, 2, 3])).expect("a formatted directory loads");
     for request in requests() {
         let api = encode_request(&request, 0, CLUSTER).api();
-        for version in api.versions().iter() {
+        for version in versions(api) {
             let mut body = BytesMut::new();
             // A version that lacks a field, such as one before pre-votes, is not asked in.
             if encode_request(&request, version, CLUSTER).encode(&mut body, version).is_ok() {
-                seeds.push(seed(api, version, 0, &body));
+                seeds.push(message_seed(api, version, 0, &body));
             }
         }
-        let out = replica.quorum.handle(Event::Call { id: CallId(1), request }, at(5000));
-        for (_, reply) in &out.replies {
-            let api = encode_reply(reply, 0, LISTENER).api();
-            for version in api.versions().iter() {
-                let mut body = BytesMut::new();
-                encode_reply(reply, version, LISTENER).encode(&mut body, version).expect("a good reply");
-                seeds.push(seed(api, version, 1, &body));
-            }
+    }
+    for reply in replies() {
+        let api = encode_reply(&reply, 0, LISTENER).api();
+        for version in versions(api) {
+            let mut body = BytesMut::new();
+            encode_reply(&reply, version, LISTENER)
+                .encode(&mut body, version)
+                .expect("a reply has every version's form");
+            seeds.push(message_seed(api, version, 1, &body));
         }
-        replica.take(out);
     }
     seeds
+}
+
+fn replies() -> Vec<quorum::Reply> {
+    use quorum::*;
+    let batch = golden::batches().swap_remove(0);
+    let fetched =
+        |found| ReplyBody::Fetch(FetchReply { high_watermark: Some(Offset(1)), log_start: Some(Offset(0)), found });
+    let end = OffsetAndEpoch { offset: Offset(2), epoch: LeaderEpoch(0) };
+    let snapshot = FetchSnapshotReply { id: end, size: 100, position: 0, bytes: Bytes::from_static(b"part") };
+    let bodies = vec![
+        (0, ReplyBody::Vote { granted: true }),
+        (1, ReplyBody::Vote { granted: true }),
+        (1, ReplyBody::BeginEpoch),
+        (1, fetched(Fetched::Batches(Vec::new()))),
+        (5, fetched(Fetched::Batches(vec![Bytes::from(batch)]))),
+        (5, fetched(Fetched::Diverging(end))),
+        (5, fetched(Fetched::Snapshot(end))),
+        (5, ReplyBody::FetchSnapshot(snapshot)),
+        (5, ReplyBody::EndEpoch),
+    ];
+    let reply = |(epoch, body)| Reply {
+        refusal: None,
+        epoch: LeaderEpoch(epoch),
+        leader: (epoch > 1).then_some(NodeId(2)),
+        leader_endpoints: vec![endpoint(2)],
+        body,
+    };
+    let mut replies: Vec<Reply> = bodies.into_iter().map(reply).collect();
+    let refused = replies.iter().map(|reply| Reply { refusal: Some(Refusal::FencedLeaderEpoch), ..reply.clone() });
+    replies.extend(refused.collect::<Vec<_>>());
+    replies
 }
 
 fn requests() -> Vec<quorum::Request> {
@@ -394,15 +431,40 @@ fn requests() -> Vec<quorum::Request> {
     ]
 }
 
+/// Ours, and Apache's newest, most of which are about other topics.
 pub fn quorum_message_seeds() -> Vec<Vec<u8>> {
-    quorum_messages()
+    let mut seeds = our_messages(false);
+    for (kind, name) in [(0, "Request"), (1, "Response")] {
+        for (api, message) in api_messages(name) {
+            if QUORUM_APIS.contains(&api) && message.version == api.versions().max {
+                seeds.push(message_seed(api, message.version, kind, &message.bytes));
+            }
+        }
+    }
+    seeds
 }
 
+/// Runs of messages: an election won, a leader followed, and both in other orders.
 pub fn quorum_conversation_seeds() -> Vec<Vec<u8>> {
-    let sized = |message: &Vec<u8>| [&(message.len() as u16).to_be_bytes(), &message[..]].concat();
-    let messages: Vec<Vec<u8>> = quorum_messages().iter().map(sized).collect();
-    let mut seeds: Vec<Vec<u8>> = messages.chunks(6).map(<[Vec<u8>]>::concat).collect();
-    // Ours stand at the end, a real exchange among them.
-    seeds.extend(messages.rchunks(40).take(6).map(<[Vec<u8>]>::concat));
+    let messages: Vec<Vec<u8>> = our_messages(true)
+        .into_iter()
+        .map(|mut message| {
+            // The last byte, which no decoder looks at, is the time that passes.
+            message.push(20);
+            [&(message.len() as u16).to_be_bytes(), &message[..]].concat()
+        })
+        .collect();
+    let asked = requests().len();
+    let (requests, replies) = messages.split_at(asked);
+    let mut seeds: Vec<Vec<u8>> =
+        (0..asked).map(|first| [&requests[first..], &requests[..first]].concat().concat()).collect();
+    for request in requests {
+        for some in replies.chunks(4) {
+            seeds.push([request, &some.concat()[..], request].concat());
+        }
+    }
+    let won = [&replies[0], &replies[0], &replies[1], &replies[1], &replies[2], &replies[2]].map(|r| &r[..]).concat();
+    seeds.push([&won[..], &requests.concat()].concat());
+    seeds.push(messages.concat());
     seeds
 }

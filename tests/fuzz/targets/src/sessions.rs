@@ -211,6 +211,8 @@ impl World {
     pub fn hostile(&mut self, frames: &[Vec<u8>]) {
         let mut peer = self.connect();
         let manner = self.random.below(6);
+        // It is accepted before it sends, or most would be gone before anybody looked.
+        self.turn();
         for frame in frames {
             if peer.state() != PeerState::Open {
                 break;
@@ -235,7 +237,7 @@ impl World {
         if manner == 5 {
             peer.finish();
         }
-        let turns = self.random.below(8);
+        let turns = 2 + self.random.below(10);
         for _ in 0..turns {
             self.turn();
             self.answer_some();
@@ -365,15 +367,18 @@ impl World {
         self.settle();
         assert_eq!(self.good.state(), PeerState::Open, "the client that behaves was not disturbed");
         self.good.reset();
+        let mut step = Duration::from_secs(5);
         for _ in 0..40 {
             self.settle();
-            // Late windows, parked requests and slow frames end by their timers.
-            self.now.monotonic = self.now.monotonic + Duration::from_secs(5);
+            // Parked requests and slow frames end by their timers; a fetch may ask to wait for up to 25 days, and is owed
+            // an answer even after its client has said that it sends no more.
+            self.now.monotonic = self.now.monotonic + step;
+            step = (step * 2).min(Duration::from_secs(30 * 24 * 3600));
             if self.sessions.connections() == 0 && self.commands.is_empty() {
                 break;
             }
         }
-        assert_eq!(self.sessions.connections(), 0, "every connection is gone");
+        assert_eq!(self.sessions.connections(), 0, "every connection is gone: {:?}", self.sessions);
         assert_eq!(self.net.len(), 0, "every stream is gone");
         assert_eq!(self.owner.waiters(), 0, "no waiter stays with the owner");
         self.arena.poll_returns(usize::MAX);

@@ -10,11 +10,14 @@ use wire::{ApiKey, KafkaString, RequestKind};
 /// A stream, in pieces as long as its first byte says, beside a client that behaves.
 pub fn connection(data: &[u8]) {
     let Some((piece, stream)) = data.split_first() else { return };
-    let mut world = World::new(u64::from(*piece), SimFaults::none());
+    let seed = stream.iter().fold(u64::from(*piece), |seed, byte| seed.wrapping_mul(31) ^ u64::from(*byte));
+    let mut world = World::new(seed, SimFaults::none());
     let pieces: Vec<Vec<u8>> = stream.chunks(usize::from(*piece) * 8 + 1).take(200).map(<[u8]>::to_vec).collect();
     world.hostile(&pieces);
     world.well_behaved();
-    world.close();
+    if world.close().answers > 1 {
+        crate::depth::reached();
+    }
 }
 
 /// One connection for each API, with a frame of some of its versions.

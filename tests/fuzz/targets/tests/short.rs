@@ -1,8 +1,8 @@
 //! Every target on a fixed count of mutated inputs, on its valid ones, and on those that once failed.
 
 use base::Random;
-use pollux_fuzz_targets::mutate::mutated;
-use pollux_fuzz_targets::{TARGETS, Target};
+use pollux_fuzz_targets::mutate::{mutated, nudged};
+use pollux_fuzz_targets::{TARGETS, Target, depth};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 
@@ -18,6 +18,13 @@ fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
+/// Runs one input; whether it was more than refused.
+fn reached(target: &Target, input: &[u8], what: &str) -> bool {
+    let before = depth::count();
+    run(target, input, what);
+    depth::count() > before
+}
+
 /// FUZZ_RUNS multiplies the counts.
 fn factor() -> u32 {
     std::env::var("FUZZ_RUNS").ok().map_or(1, |text| text.parse().expect("FUZZ_RUNS is a number"))
@@ -26,20 +33,26 @@ fn factor() -> u32 {
 fn fuzz(target: &Target) {
     let seeds = (target.seeds)();
     assert!(!seeds.is_empty(), "{} has seeds", target.name);
-    for (number, seed) in seeds.iter().enumerate() {
-        run(target, seed, &format!("seed {number}"));
-    }
+    let good = (seeds.iter().enumerate()).filter(|(number, seed)| reached(target, seed, &format!("seed {number}")));
+    let good = good.count();
+    let mut read = 0;
     let mut random = Random::from_seed(u64::from(factor()));
     for number in 0..target.short_runs * factor() {
         let seed = &seeds[random.below(seeds.len() as u64) as usize];
         let other = &seeds[random.below(seeds.len() as u64) as usize];
-        run(target, &mutated(seed, other, &mut random), &format!("mutation {number}"));
+        let input = if number % 2 == 0 { mutated(seed, other, &mut random) } else { nudged(seed, &mut random) };
+        read += u32::from(reached(target, &input, &format!("mutation {number}")));
     }
     for number in 0..target.short_runs.min(300) {
         let mut bytes = vec![0; random.below(300) as usize];
         random.fill(&mut bytes);
         run(target, &bytes, &format!("random bytes {number}"));
     }
+    // Refused at the door, all of them or nearly, would show nothing.
+    let runs = target.short_runs * factor();
+    assert!(good * 3 >= seeds.len(), "{}: {good} of {} seeds are read", target.name, seeds.len());
+    assert!(read * 50 >= runs, "{}: {read} of {runs} mutations are read", target.name);
+    println!("{:24} {good:5} of {:5} seeds and {read:6} of {runs:6} mutations are read", target.name, seeds.len());
 }
 
 /// Two threads share the targets.
