@@ -131,10 +131,17 @@ pub(crate) fn boot_id() -> String {
     std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default().trim().to_owned()
 }
 
-/// The boot id as a number: its hexadecimal digits.
+/// The boot id as a number: its hexadecimal digits. Never zero, which a tool leaves behind that changed the namespace.
 pub(crate) fn boot_uuid(text: &str) -> Uuid {
     let digits: String = text.chars().filter(char::is_ascii_hexdigit).collect();
-    Uuid(u128::from_str_radix(&digits, 16).unwrap_or(0))
+    Uuid(u128::from_str_radix(&digits, 16).unwrap_or(0).max(1))
+}
+
+/// Whether the last run may have lost something of what it reported: damage was found, a partition is suspect, or a tool
+/// (which leaves no boot id) was here since, and may have given something up.
+pub(crate) fn may_have_lost(report: &nvme_log::RecoveryReport) -> bool {
+    let repaired = !report.first && report.previous_boot == Uuid::ZERO;
+    repaired || !report.suspects.is_empty() || !report.damages.is_empty() || !report.unreadable_shards.is_empty()
 }
 
 pub(crate) fn log_durability(durability: Durability) -> nvme_log::Durability {
@@ -151,4 +158,22 @@ pub fn format(options: DataplaneOptions) -> Result<(), DataplaneError> {
     let arena = Arena::new(CoreId(0), Region::anonymous(STAGING_BYTES).map_err(system("memory"))?);
     let mut random = Random::from_seed(options.seed);
     format_namespace(&options, &mut queue, &device, &arena, cpus, Clock::start(), &mut random)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use nvme_log::RecoveryReport;
+
+    #[test]
+    fn a_repaired_namespace_may_have_lost_something() {
+        let boot = boot_uuid("c0ffee00-1234-5678-9abc-def012345678\n");
+        let sound = RecoveryReport { previous_boot: boot, ..RecoveryReport::default() };
+        assert!(!may_have_lost(&sound));
+        assert!(!may_have_lost(&RecoveryReport { first: true, previous_boot: Uuid::ZERO, ..sound.clone() }));
+        assert!(may_have_lost(&RecoveryReport { previous_boot: Uuid::ZERO, ..sound.clone() }));
+        let suspects = vec![(base::PartitionId::default(), base::Offset(4))];
+        assert!(may_have_lost(&RecoveryReport { suspects, ..sound }));
+        assert_ne!(boot_uuid(""), Uuid::ZERO, "a host without a boot id is not taken for a tool");
+    }
 }

@@ -47,7 +47,11 @@ impl DataplaneError {
     pub fn is_final(&self) -> bool {
         matches!(
             self,
-            DataplaneError::Open(nvme_log::OpenError::Unreadable | nvme_log::OpenError::ShardUnreadable { .. })
+            DataplaneError::Open(
+                nvme_log::OpenError::Unreadable
+                    | nvme_log::OpenError::ShardUnreadable { .. }
+                    | nvme_log::OpenError::TwoOwners { .. }
+            )
         )
     }
 }

@@ -6,7 +6,7 @@ use crate::clock::Clock;
 use crate::cpus::{cpu_plan, lanes_wanted, pin};
 use crate::driver::run_core;
 use crate::mesh::meshes;
-use crate::open::{boot_id, boot_uuid, log_durability, open_device, open_namespace};
+use crate::open::{boot_id, boot_uuid, log_durability, may_have_lost, open_device, open_namespace};
 use crate::options::{DataplaneError, DataplaneOptions, system};
 use arena::{Arena, Region, SharedPages};
 use base::counters::{self, Words};
@@ -100,7 +100,7 @@ pub fn run(options: DataplaneOptions, listening: impl FnOnce(String)) -> Result<
     let office = OfficeSeed {
         keeper: opened.keeper,
         view: opened.view,
-        damaged: !opened.report.suspects.is_empty() || !opened.report.damages.is_empty(),
+        damaged: may_have_lost(&opened.report),
         clean_stop: opened.report.clean,
         boot_id: boot,
         listeners,
@@ -172,6 +172,9 @@ fn report(opened: &Opened) {
     );
     for damage in &report.damages {
         tracing::error!(?damage, "the journal is damaged");
+    }
+    for shard in &report.older_checkpoints {
+        tracing::warn!(shard = shard.0, "the newest checkpoint could not be used; the one before it was");
     }
     for (partition, from) in &report.suspects {
         tracing::error!(%partition, from = from.0, "records may be lost; the partition is refused until it is repaired");

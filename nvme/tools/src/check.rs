@@ -125,10 +125,14 @@ fn check_copies(superblocks: &Superblocks, findings: &mut Vec<Finding>) {
 }
 
 /// Damage of roots, directories and blobs. It is recoverable while another checkpoint of the shard is whole: the journal
-/// goes back to the older of two.
+/// goes back to the older of two. Where none is, but a directory can be read, it costs the partitions whose blobs cannot.
 fn check_roots(shards: &[ShardImage], findings: &mut Vec<Finding>) {
     for image in shards {
-        let severity = if image.usable().is_some() { Severity::Recoverable } else { Severity::Damage };
+        let severity = match image.usable() {
+            Some((_, directory)) if directory.is_whole() => Severity::Recoverable,
+            Some(_) => Severity::Suspect,
+            None => Severity::Damage,
+        };
         let place = |slot: usize| format!("shard {} root {slot}", image.shard);
         for (slot, state) in image.slots.iter().enumerate() {
             match state {
@@ -251,8 +255,7 @@ fn predict(opened: &RecoveryReport, before: &[ShardImage], after: &[ShardImage],
         let text = format!("commit {sequence} names data that never reached the medium; nobody was told of it");
         report.findings.push(Finding::new(Severity::Recoverable, format!("lane {lane}"), text));
     }
-    // Before the first opening there is no checkpoint, so none is missing.
-    for shard in opened.older_checkpoints.iter().filter(|_| !opened.first) {
+    for shard in &opened.older_checkpoints {
         let text = "its newest checkpoint cannot be used; the one before it and the journal make up for it";
         report.findings.push(Finding::new(Severity::Recoverable, format!("shard {shard}"), text));
         report.prediction.older_checkpoints.push(shard.0);
@@ -264,7 +267,9 @@ fn predict(opened: &RecoveryReport, before: &[ShardImage], after: &[ShardImage],
         let end = blob_end(after, *id).unwrap_or(*from);
         let was_known = known_before(before, *id);
         let text = match (from < &end, was_known) {
-            (true, _) => format!("its place has another owner: none of its records from {from} on can be believed"),
+            (true, _) => format!(
+                "none of its records from {from} on can be read: its part of the checkpoint is damaged, or its place has another owner"
+            ),
             (false, true) => format!("records from offset {from} on may be lost: it was suspect before"),
             (false, false) => format!("records from offset {from} on may be lost: nothing proves where it ended"),
         };

@@ -1,6 +1,6 @@
 //! What the medium says before any opening: copies of the superblock, roots, and what they name.
 
-use crate::blobs::{self, DirectoryImage};
+use crate::blobs::{self, DirectoryImage, Part};
 use crate::error::ToolError;
 use crate::source::{self, Source, Unread};
 use base::{BLOCK_SIZE, Block, ShardId};
@@ -78,9 +78,13 @@ impl ShardImage {
         current
     }
 
-    /// The checkpoint from which an opening would recover the shard.
+    /// The checkpoint from which an opening would recover the shard: the newest that is whole, else the newest of which
+    /// at least the directory can be read.
     pub fn usable(&self) -> Option<(&Root, &DirectoryImage)> {
-        self.current().into_iter().find(|(_, directory)| directory.is_whole())
+        let current = self.current();
+        let whole = current.iter().find(|(_, directory)| directory.is_whole());
+        let named = || current.iter().find(|(_, image)| matches!(image.directory, Part::Good(_)));
+        whole.or_else(named).copied()
     }
 }
 

@@ -160,7 +160,7 @@ impl World {
                 tracing::info!(at = self.now.monotonic.millis(), ?report, "the node is open");
                 let honest = report.damages.is_empty()
                     && report.suspects.is_empty()
-                    && (report.first || report.older_checkpoints.is_empty())
+                    && report.older_checkpoints.is_empty()
                     && report.unreadable_shards.is_empty();
                 assert!(honest, "damage without a fault: {report:?}");
                 self.happened.opened += 1;

@@ -9,6 +9,7 @@ use crate::store::Store;
 use base::{CoreId, Now, PartitionId, ShardId};
 use nvme_format::journal::Records;
 use nvme_format::record::Record;
+use nvme_format::region::RegionMap;
 use nvme_format::{ExtentAddress, SlabId};
 use nvme_plan::{Plan, Token};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -59,26 +60,58 @@ impl Opening {
             self.report.clean = self.lanes_stopped_cleanly() && self.report.damages.is_empty();
         }
         for (id, shard) in &self.shards {
-            if shard.published + 1 > shard.replay_from && !self.report.older_checkpoints.contains(id) {
+            let newer = shard.published.is_some_and(|published| published >= shard.replay_from);
+            if newer && !self.report.older_checkpoints.contains(id) {
                 self.report.older_checkpoints.push(*id);
             }
         }
+        for (id, shard) in &mut self.shards {
+            shard.keep_unreadable(*id);
+        }
+    }
+
+    /// No slab has two shards. A shard whose release of a slab was lost with a damaged place of the journal claims it
+    /// still, but has nothing there; where two have data in it, one of them would be written over.
+    fn settle_owners(&mut self) -> Result<(), OpenError> {
+        let damaged = !self.report.damages.is_empty() || !self.report.older_checkpoints.is_empty();
+        let mut owners: BTreeMap<SlabId, ShardId> = BTreeMap::new();
+        let map = self.superblock().map;
+        let claims: Vec<(SlabId, ShardId)> =
+            self.shards.iter().flat_map(|(id, shard)| shard.slabs.iter().map(|slab| (*slab, *id))).collect();
+        for (slab, id) in claims {
+            let Some(other) = owners.get(&slab).copied() else {
+                owners.insert(slab, id);
+                continue;
+            };
+            let uses = |id: ShardId| self.shards[&id].uses(map, slab);
+            let loser = match (uses(other), uses(id)) {
+                (_, false) if damaged => id,
+                (false, true) if damaged => other,
+                _ => return Err(OpenError::TwoOwners { slab, one: other, other: id }),
+            };
+            owners.insert(slab, if loser == id { other } else { id });
+            self.shards.get_mut(&loser).expect("it claims a slab").slabs.remove(&slab);
+        }
+        Ok(())
     }
 
     /// Makes the stores of the new cores and starts the checkpoints that put everything under a new generation.
-    pub(super) fn start_publishing(&mut self) -> Step {
+    pub(super) fn start_publishing(&mut self) -> Result<Step, OpenError> {
         let ring = self.next_generation();
         let cores = self.options.cores;
         let superblock = self.superblock().clone();
         self.rehome_slabless();
         let mut owned: Vec<(SlabId, ShardId)> = Vec::new();
         let mut by_core: BTreeMap<u16, Vec<ShardId>> = (0..cores).map(|core| (core, Vec::new())).collect();
+        for shard in self.shards.values_mut() {
+            shard.own_slabs_in_use(superblock.map, self.geometry.blocks);
+        }
+        self.settle_owners()?;
         for (id, shard) in &mut self.shards {
-            shard.own_slabs_in_use(superblock.map);
+            shard.hold_freed(superblock.map);
             owned.extend(shard.slabs.iter().map(|slab| (*slab, *id)));
             by_core.entry(id.0 % cores).or_default().push(*id);
         }
-        owned.retain(|(slab, _)| slab.0 < superblock.map.slabs_within(self.geometry.blocks));
         let zero_ahead = self.options.store.zero_ahead;
         self.keeper = Some(Keeper::new(superblock.map, &self.geometry, cores, &owned, zero_ahead));
         for (core, ids) in by_core {
@@ -106,7 +139,7 @@ impl Opening {
             }
             self.stores.push(store);
         }
-        Step::Publish
+        Ok(Step::Publish)
     }
 
     /// A shard that never got a slab has partitions without extents only. They go to a shard that has one, so that their
@@ -199,17 +232,27 @@ impl RecoveredShard {
         }
     }
 
-    /// A slab whose taking was lost with a commit, and that a checkpoint's blob uses all the same, is the shard's.
+    /// Every extent that its partitions and its checkpoints have.
+    fn taken(&self) -> impl Iterator<Item = ExtentAddress> {
+        let data = self.partitions.values().flat_map(|p| p.extents.iter().map(|extent| extent.address));
+        data.chain(self.storage.iter().copied())
+    }
+
+    fn uses(&self, map: RegionMap, slab: SlabId) -> bool {
+        self.taken().any(|extent| map.slab_of(extent.start) == Some(slab))
+    }
+
+    /// A slab whose taking was lost with a commit, and that a checkpoint's blob uses all the same, is the shard's. None
+    /// lies beyond the namespace's end, whatever a record says.
+    fn own_slabs_in_use(&mut self, map: RegionMap, blocks: u64) {
+        let used: Vec<SlabId> = self.taken().filter_map(|extent| map.slab_of(extent.start)).collect();
+        self.slabs.extend(used);
+        self.slabs.retain(|slab| slab.0 < map.slabs_within(blocks));
+    }
+
     /// What was freed and is in use again (or lies in a slab that is no longer the shard's) needs no holding.
-    fn own_slabs_in_use(&mut self, map: nvme_format::region::RegionMap) {
-        let used: BTreeSet<ExtentAddress> =
-            self.partitions.values().flat_map(|p| p.extents.iter().map(|extent| extent.address)).collect();
-        for extent in used.iter().chain(&self.storage) {
-            if let Some(slab) = map.slab_of(extent.start) {
-                self.slabs.insert(slab);
-            }
-        }
-        let taken: Vec<ExtentAddress> = used.iter().chain(&self.storage).copied().collect();
+    fn hold_freed(&mut self, map: RegionMap) {
+        let taken: Vec<ExtentAddress> = self.taken().collect();
         let mut held: Vec<ExtentAddress> = Vec::new();
         for extent in std::mem::take(&mut self.freed) {
             let owned = map.slab_of(extent.start).is_some_and(|slab| self.slabs.contains(&slab));

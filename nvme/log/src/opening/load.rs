@@ -1,14 +1,16 @@
 //! The checkpoints of all shards: roots, directories, blobs, each shard from its newest root or, where that or what it
-//! names is damaged, from the one before.
+//! names is damaged, from the one before. Where neither is whole, the newest with a directory counts, and only the
+//! partitions whose blobs cannot be read are lost.
 
 use super::replay::RecoveredShard;
 use super::{OpenError, RecoveryReport};
 use crate::driver::Driver;
 use crate::partition::Partition;
 use crate::shard::SavedView;
-use base::{BLOCK_SIZE, Block, BlockRange, ShardId};
+use base::{BLOCK_SIZE, Block, BlockRange, Offset, ShardId};
 use nvme_format::blob::PartitionBlob;
 use nvme_format::directory::{BlobPlace, Directory};
+use nvme_format::region::RegionMap;
 use nvme_format::root::{Root, RootReading};
 use nvme_format::{Malformed, Superblock, crc};
 
@@ -25,6 +27,10 @@ struct Candidate {
     directory: Option<Directory>,
     reading: usize,
     loaded: Option<RecoveredShard>,
+    /// The newest root whose directory could be read, though some of its blobs could not.
+    incomplete: Option<(Root, Directory)>,
+    /// That is what is loaded now: blobs that cannot be read cost their partitions alone.
+    takes_losses: bool,
 }
 
 /// Where a blob is among what was read.
@@ -41,11 +47,13 @@ pub struct Loading {
     candidates: Vec<Candidate>,
     blobs: Vec<BlobRead>,
     accept_loss: bool,
+    map: RegionMap,
+    blocks: u64,
 }
 
 impl Loading {
     /// Decides from the root blocks, which lie one after the other.
-    pub fn new(superblock: &Superblock, roots: &[u8], accept_loss: bool) -> Loading {
+    pub fn new(superblock: &Superblock, blocks: u64, roots: &[u8], accept_loss: bool) -> Loading {
         let mut candidates = Vec::new();
         for shard in (0..superblock.map.shards).map(ShardId) {
             let mut roots: Vec<Root> = (0..2u8)
@@ -58,9 +66,17 @@ impl Loading {
                 })
                 .collect();
             roots.sort_by_key(|root| std::cmp::Reverse(root.checkpoint));
-            candidates.push(Candidate { shard, roots, directory: None, reading: 0, loaded: None });
+            candidates.push(Candidate {
+                shard,
+                roots,
+                directory: None,
+                reading: 0,
+                loaded: None,
+                incomplete: None,
+                takes_losses: false,
+            });
         }
-        Loading { candidates, blobs: Vec::new(), accept_loss }
+        Loading { candidates, blobs: Vec::new(), accept_loss, map: superblock.map, blocks }
     }
 
     /// Asks for the directories that are still missing.
@@ -86,7 +102,8 @@ impl Loading {
             if let Some(root) = candidate.roots.first() {
                 let bytes = driver.result(candidate.reading).get(..root.directory_len as usize);
                 let good = bytes.filter(|bytes| crc::crc32c(bytes) == root.directory_crc);
-                candidate.directory = good.and_then(|bytes| Directory::decode(bytes, candidate.shard).ok());
+                let decoded = good.and_then(|bytes| Directory::decode(bytes, candidate.shard).ok());
+                candidate.directory = decoded.filter(|directory| is_possible(directory, self.map, self.blocks));
             }
             if candidate.directory.is_none() {
                 complete &= candidate.fall_back(self.accept_loss, report)?;
@@ -138,21 +155,27 @@ impl Loading {
                 candidate.loaded = Some(start_shard(directory, candidate.roots.first()));
             }
         }
-        let mut damaged = Vec::new();
+        let mut damaged: Vec<usize> = Vec::new();
         for blob in &self.blobs {
             let candidate = &mut self.candidates[blob.candidate];
             let bytes = driver.result(blob.result).get(blob.skip..blob.skip + blob.place.len as usize);
             let good = bytes.filter(|bytes| crc::crc32c(bytes) == blob.place.crc);
-            if load_blob(candidate, blob, good).is_err() {
+            if load_blob(candidate, blob, good).is_ok() {
+                continue;
+            }
+            if candidate.takes_losses {
+                candidate.lose(blob.number);
+            } else {
                 damaged.push(blob.candidate);
             }
         }
-        damaged.dedup();
         let mut complete = true;
         for index in damaged {
             let candidate = &mut self.candidates[index];
             if candidate.loaded.take().is_some() {
-                candidate.directory = None;
+                let root = candidate.roots.first().copied();
+                let directory = candidate.directory.take();
+                candidate.incomplete = candidate.incomplete.take().or(root.zip(directory));
                 complete &= candidate.fall_back(self.accept_loss, report)?;
             }
         }
@@ -170,14 +193,33 @@ fn blocks_of(place: &BlobPlace) -> u64 {
     (u64::from(place.at) + u64::from(place.len)).div_ceil(BLOCK_SIZE as u64)
 }
 
+/// Whether such a directory can have been written: its storage lies in slabs of the namespace, is taken once, and holds
+/// every blob. Anything else is treated as unreadable, whatever its checksum says.
+fn is_possible(directory: &Directory, map: RegionMap, blocks: u64) -> bool {
+    let slabs = map.slabs_within(blocks);
+    let mut storage: Vec<BlockRange> = directory.storage.iter().map(|extent| extent.whole()).collect();
+    storage.sort_by_key(|range| range.start);
+    let disjoint = storage.windows(2).all(|pair| pair[0].end() <= pair[1].start);
+    let inside = directory.storage.iter().all(|extent| {
+        let slab = map.slab_of(extent.start).filter(|slab| slab.0 < slabs);
+        let ends_in = slab.is_some_and(|slab| extent.whole().end().0 <= map.slab_start(slab).0 + map.slab_blocks);
+        ends_in && !extent.whole().overlaps(map.hole())
+    });
+    let view = directory.view.map(|view| view.place);
+    let held = directory.partitions.iter().map(|(_, place)| *place).chain(view).all(|place| {
+        let index = storage.partition_point(|range| range.start <= place.block);
+        let holder = index.checked_sub(1).map(|index| storage[index]);
+        holder.is_some_and(|holder| place.block.0 + blocks_of(&place) <= holder.end().0)
+    });
+    disjoint && inside && held && directory.slabs.iter().all(|slab| slab.0 < slabs)
+}
+
 fn start_shard(directory: &Directory, root: Option<&Root>) -> RecoveredShard {
-    let mut storage: std::collections::BTreeSet<_> = directory.storage.iter().copied().collect();
-    storage.retain(|extent| extent.start.0 > 0);
     RecoveredShard {
         next_version: root.map_or(NUMBERS_AFTER_LOSS, |root| root.next_version),
         next_tenancy: root.map_or(NUMBERS_AFTER_LOSS, |root| root.next_tenancy),
         slabs: directory.slabs.iter().copied().collect(),
-        storage,
+        storage: directory.storage.iter().copied().collect(),
         replay_from: root.map_or(0, |root| root.next_sequence),
         checkpoint: root.map_or(0, |root| root.checkpoint),
         root_slot: root.map_or(1, |root| root.slot),
@@ -208,6 +250,15 @@ fn load_blob(candidate: &mut Candidate, blob: &BlobRead, bytes: Option<&[u8]>) -
 }
 
 impl Candidate {
+    /// No blob of this partition can be read (or none of the view, which the control plane states again).
+    fn lose(&mut self, number: usize) {
+        let id = self.directory.as_ref().and_then(|directory| directory.partitions.get(number)).map(|(id, _)| *id);
+        if let (Some(id), Some(shard)) = (id, &mut self.loaded) {
+            shard.partitions.remove(&id);
+            shard.unreadable.insert(id, Offset::ZERO);
+        }
+    }
+
     /// Turns to the root before; says whether nothing more has to be read for this shard.
     fn fall_back(&mut self, accept_loss: bool, report: &mut RecoveryReport) -> Result<bool, OpenError> {
         if !self.roots.is_empty() {
@@ -215,6 +266,11 @@ impl Candidate {
         }
         if !self.roots.is_empty() {
             report.older_checkpoints.push(self.shard);
+            return Ok(false);
+        }
+        if let Some((root, directory)) = self.incomplete.take() {
+            (self.roots, self.directory, self.takes_losses) = (vec![root], Some(directory), true);
+            report.older_checkpoints.retain(|shard| *shard != self.shard);
             return Ok(false);
         }
         if !accept_loss {

@@ -25,7 +25,7 @@ use nvme_format::record::{Change, Record};
 use nvme_format::region::superblock_candidates;
 use nvme_format::root::Root;
 use nvme_format::superblock::{Reading, read};
-use nvme_format::{Generation, Superblock, crc};
+use nvme_format::{Generation, SlabId, Superblock, crc};
 use nvme_plan::{Completion, DeviceError, Geometry, Plan, Token};
 use replay::RecoveredShard;
 use scan::{LaneScan, ScanStart};
@@ -55,8 +55,13 @@ pub enum OpenError {
     TooManyCores { cores: u16, lanes: u16 },
     #[error("the namespace had {before} blocks and has {now}: it shrank")]
     Shrank { before: u64, now: u64 },
-    #[error("no checkpoint of shard {shard} can be read")]
+    #[error("no checkpoint of shard {shard} can be read; `pollux repair` says what would have to be given up")]
     ShardUnreadable { shard: ShardId },
+    #[error(
+        "the shards {one} and {other} both have data in slab {slab}: nothing is changed, since going on would write \
+         over one of them; `pollux check` names the partitions and `pollux export` reads what is good"
+    )]
+    TwoOwners { slab: SlabId, one: ShardId, other: ShardId },
     #[error("there is no room for the checkpoint that ends an opening")]
     NoRoom,
     #[error("{0}")]
@@ -224,7 +229,8 @@ impl Opening {
             }
             Step::Roots => self.read_roots(),
             Step::TakeRoots => {
-                let mut loading = Loading::new(self.superblock(), self.driver.result(0), self.options.accept_loss);
+                let (blocks, accept_loss) = (self.geometry.blocks, self.options.accept_loss);
+                let mut loading = Loading::new(self.superblock(), blocks, self.driver.result(0), accept_loss);
                 self.driver.clear();
                 loading.read_directories(&mut self.driver);
                 self.loading = Some(loading);
@@ -244,8 +250,8 @@ impl Opening {
             }
             Step::Blobs => self.take_blobs()?,
             Step::Scan => self.take_scans(),
-            Step::Fold => self.fold_and_verify(),
-            Step::Verify => self.take_verifications(),
+            Step::Fold => self.fold_and_verify()?,
+            Step::Verify => self.take_verifications()?,
             Step::Publish => self.write_rings(),
             Step::Rings => self.rewrite_differing(),
             Step::Rewrite => self.write_pair(0, Step::FirstPair),
@@ -359,7 +365,7 @@ impl Opening {
 
     /// Folds everything accepted, then asks for the direct writes that the final map still holds and that no later
     /// commit states durable.
-    fn fold_and_verify(&mut self) -> Step {
+    fn fold_and_verify(&mut self) -> Result<Step, OpenError> {
         self.driver.clear();
         self.verifications.clear();
         self.fold();
@@ -386,10 +392,10 @@ impl Opening {
                 }
             }
         }
-        if self.verifications.is_empty() { self.start_publishing() } else { Step::Verify }
+        if self.verifications.is_empty() { self.start_publishing() } else { Ok(Step::Verify) }
     }
 
-    fn take_verifications(&mut self) -> Step {
+    fn take_verifications(&mut self) -> Result<Step, OpenError> {
         let mut rejected: BTreeMap<usize, u64> = BTreeMap::new();
         for verification in &self.verifications {
             if crc::crc32c(self.driver.result(verification.result)) != verification.crc {
@@ -406,7 +412,7 @@ impl Opening {
         }
         // What they had done to the shards is undone by loading those again.
         self.report.suspects.clear();
-        self.read_roots()
+        Ok(self.read_roots())
     }
 
     fn write_rings(&mut self) -> Step {

@@ -29,7 +29,10 @@ pub struct RecoveredShard {
     pub root_slot: u8,
     pub storage: BTreeSet<ExtentAddress>,
     /// The newest sequence whose checkpoint the journal says was published.
-    pub published: u64,
+    pub published: Option<u64>,
+    /// Partitions of which no blob can be read, and the largest offset below which the journal shows that they had
+    /// records.
+    pub unreadable: BTreeMap<PartitionId, Offset>,
 }
 
 /// How a record met its partition.
@@ -63,7 +66,7 @@ impl RecoveredShard {
             Record::SlabReleased { slab } => {
                 self.slabs.remove(slab);
             }
-            Record::CheckpointPublished { sequence, .. } => self.published = self.published.max(*sequence),
+            Record::CheckpointPublished { sequence, .. } => self.published = self.published.max(Some(*sequence)),
             Record::ImageApplied { metadata_offset, total, at, bytes } => {
                 self.add_view(*metadata_offset, *total, *at, bytes);
             }
@@ -95,6 +98,13 @@ impl RecoveredShard {
         self.next_version = self.next_version.max(link.version.0 + 1);
         if let Change::ExtentTaken(taken) = change {
             self.note_tenancy(taken.tenancy);
+        }
+        if let Some(end) = self.unreadable.get_mut(&link.partition) {
+            *end = (*end).max(end_shown_by(change));
+            if matches!(change, Change::Deleted) {
+                self.unreadable.remove(&link.partition);
+            }
+            return Met::Skipped;
         }
         let partition = self.partitions.get_mut(&link.partition);
         let met = meets(partition.as_deref(), link, change);
@@ -132,9 +142,42 @@ impl RecoveredShard {
         Met::Applied
     }
 
+    /// Partitions whose blobs cannot be read are kept, empty and suspect: refused until their loss is accepted, and
+    /// then going on behind every offset that is known to have been used.
+    pub fn keep_unreadable(&mut self, shard: ShardId) {
+        for (id, end) in std::mem::take(&mut self.unreadable) {
+            let version = Version(self.next_version);
+            self.next_version += 1;
+            let mut partition = Partition::new(id, shard, version, 0);
+            partition.apply(&Change::Restarted { at: end });
+            partition.suspect = Some(Offset::ZERO);
+            self.partitions.insert(id, partition);
+        }
+    }
+
     fn note_tenancy(&mut self, tenancy: Tenancy) {
         let number = tenancy.0 & ((1 << 48) - 1);
         self.next_tenancy = self.next_tenancy.max(number + 1);
+    }
+}
+
+/// An offset that the log had reached where a change was made.
+fn end_shown_by(change: &Change<'_>) -> Offset {
+    match change {
+        Change::AppendInline { facts, batches } => {
+            let ends = Batches::new(batches).map_while(Result::ok).map(|view| view.header().next_offset());
+            ends.max().unwrap_or(facts.previous_end)
+        }
+        Change::AppendDone { facts, done } => {
+            let headers = done.headers().map_while(|bytes| BatchHeader::from_bytes(bytes).ok());
+            headers.map(|header| header.next_offset()).max().unwrap_or(facts.previous_end)
+        }
+        Change::LogStartMoved { to: offset }
+        | Change::Restarted { at: offset }
+        | Change::EpochStarted { offset, .. }
+        | Change::HighWatermark { offset }
+        | Change::LossAccepted { end: offset } => *offset,
+        _ => Offset::ZERO,
     }
 }
 

@@ -1,6 +1,8 @@
 //! Namespaces with a history, on the simulated device; damage by hand; and the next opening, to be compared.
 #![allow(dead_code, reason = "each test binary uses a part of it")]
 
+pub mod damage;
+
 use arena::{Arena, Region};
 use base::*;
 use batch::{BatchBuilder, BatchProducer, EndTransaction};
