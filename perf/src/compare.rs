@@ -35,6 +35,8 @@ impl Window {
             .map(|(name, percentile)| (*name, latencies.value_at_percentile(*percentile) as f64))
             .collect();
         figures.push(("max", latencies.max() as f64));
+        figures.push(("achieved/s", self.outcome.achieved));
+        figures.push(("run delay us", self.spent.run_delay.as_secs_f64() * 1e6 / requests));
         figures.push(("cpu/request", self.spent.cpu.as_secs_f64() * 1e6 / requests));
         figures.push(("core/request", self.core_busy.as_secs_f64() * 1e6 / requests));
         figures.push(("resident MiB", self.spent.resident_bytes as f64 / f64::from(1 << 20)));
