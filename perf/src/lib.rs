@@ -11,6 +11,7 @@
 
 pub mod client;
 pub mod compare;
+pub mod floor;
 pub mod load;
 pub mod nodes;
 pub mod process;

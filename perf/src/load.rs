@@ -250,7 +250,8 @@ impl Tally {
     }
 }
 
-fn histogram() -> Histogram<u64> {
+/// An empty one for latencies in microseconds.
+pub(crate) fn histogram() -> Histogram<u64> {
     Histogram::new_with_bounds(1, 120_000_000, 3).expect("bounds in order")
 }
 

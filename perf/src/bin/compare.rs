@@ -4,6 +4,7 @@
 
 use clap::Parser;
 use perf::compare::{self, Row, Window};
+use perf::floor;
 use perf::load::Options;
 use perf::nodes::reference::{Kafka, Wishes};
 use perf::nodes::subject::Pollux;
@@ -214,11 +215,29 @@ impl Pair {
     }
 }
 
+/// The record, its batch and its commit take about so much more than its value.
+const OVERHEAD: usize = 150;
+
+/// What the device alone does at the scenario's rate, on the brokers' core, while both are idle.
+fn device_floor(arguments: &Arguments, scenario: &Scenario) -> Result<()> {
+    let (core, rate) = (arguments.broker_core, scenario.pollux_rate);
+    let duration = Duration::from_secs_f64(arguments.duration);
+    let measuring = std::thread::spawn(move || {
+        process::pin_to(core)?;
+        floor::measure(&std::env::temp_dir(), 1024 + OVERHEAD, rate, duration)
+    });
+    let latencies = measuring.join().map_err(|_| "the measurement of the device panicked")??;
+    print!("  device ");
+    for (name, percentile) in perf::report::PERCENTILES {
+        print!(" {name} {}", latencies.value_at_percentile(percentile));
+    }
+    println!(" max {} us: one write and one flush at a time, for all that is due", latencies.max());
+    Ok(())
+}
+
 /// Returns how many of its gates were missed.
-fn scenario(arguments: &Arguments, scenario: &Scenario) -> Result<usize> {
+fn scenario(arguments: &Arguments, scenario: &Scenario, pair: &Pair) -> Result<usize> {
     println!("{} (Pollux: durability {}, Kafka: {:?})", scenario.name, scenario.durability, scenario.kafka);
-    let pair = Pair::start(arguments, scenario.durability)?;
-    pair.warm(arguments)?;
     // Once each at the rate itself, not counted either.
     pair.window(arguments, scenario, true)?;
     if !arguments.kafka_only {
@@ -226,6 +245,9 @@ fn scenario(arguments: &Arguments, scenario: &Scenario) -> Result<usize> {
     }
     let (mut kept, mut dropped) = (Vec::new(), 0);
     for number in 0..arguments.pairs {
+        if scenario.durability == "flush" {
+            device_floor(arguments, scenario)?;
+        }
         // Each goes first as often as the other.
         let kafka_first = number % 2 == 0;
         let first = pair.window(arguments, scenario, kafka_first)?;
@@ -236,7 +258,6 @@ fn scenario(arguments: &Arguments, scenario: &Scenario) -> Result<usize> {
         }
         kept.push(if kafka_first { (first, second) } else { (second, first) });
     }
-    pair.stop()?;
     println!("  {} pairs counted, {dropped} dropped because others took more than 1 % of a core", kept.len());
     let rows = compare::table(&kept);
     for row in &rows {
@@ -274,8 +295,15 @@ fn run(arguments: &Arguments) -> Result<usize> {
             || arguments.filters.iter().any(|filter| scenario.name.starts_with(filter.as_str()))
     };
     let mut missed = 0;
-    for chosen in SCENARIOS.iter().filter(chosen) {
-        missed += scenario(arguments, chosen)?;
+    let chosen: Vec<&Scenario> = SCENARIOS.iter().filter(chosen).collect();
+    // The reference is warmed once for all scenarios under the same promise.
+    for scenarios in chosen.chunk_by(|a, b| a.durability == b.durability) {
+        let pair = Pair::start(arguments, scenarios[0].durability)?;
+        pair.warm(arguments)?;
+        for chosen in scenarios {
+            missed += scenario(arguments, chosen, &pair)?;
+        }
+        pair.stop()?;
     }
     Ok(missed)
 }
