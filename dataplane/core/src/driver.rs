@@ -24,6 +24,9 @@ pub(crate) fn run_core(built: Built) -> Result<(), DataplaneError> {
             signalled = true;
             core.on_signal();
         }
+        if let Some(reason) = core.failure(now) {
+            return Err(DataplaneError::Stopped(reason));
+        }
         if core.turn(now) > 0 {
             // An average of the pauses between pieces of work, each new one an eighth of it.
             gap = (gap * 7 + now.monotonic.since(last_work)) / 8;

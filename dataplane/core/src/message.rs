@@ -3,7 +3,7 @@
 use base::CoreId;
 use handoff::{Command, Outcome};
 use link::{Duty, HeldPartition, Removal, Up};
-use nvme_log::{KeeperReply, KeeperRequest};
+use nvme_log::{KeeperReply, KeeperRequest, StopReason};
 use settings::BrokerSettings;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -59,6 +59,10 @@ pub enum Message<D> {
     },
     Keeper(KeeperRequest),
     KeeperReply(KeeperReply),
+    /// A write or a flush failed on some core: no core's journal goes on.
+    NamespaceStopped {
+        reason: StopReason,
+    },
     /// Make everything durable and stop; answered by `Stopped`.
     Stop,
     Stopped,

@@ -29,6 +29,9 @@ pub enum DataplaneError {
     Format(#[from] nvme_log::FormatError),
     #[error("{0}")]
     Open(#[from] nvme_log::OpenError),
+    /// Rule 6: the next process opens the namespace again and finds what is on it.
+    #[error("the namespace stopped, and nothing is believed of it before it is opened again: {0}")]
+    Stopped(nvme_log::StopReason),
     #[error("listener {name}: {error}")]
     Listen { name: String, error: ListenError },
     #[error("listener {name}: the address {host}:{port} cannot be resolved: {error}")]

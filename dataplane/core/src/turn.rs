@@ -11,18 +11,21 @@ use base::counters::{CoreCounters, Counter};
 use base::{CoreId, Monotonic, Now, Random};
 use handoff::Outcome;
 use net::{StreamEvent, Streams};
-use nvme_log::{LogEvent, Store};
+use nvme_log::{LogEvent, StopReason, Store};
 use nvme_plan::{Completion, Namespace, Plan};
 use offload::{Class, Finished, JobToken, Offload};
 use partition::{JobId, Partitions};
 use session::{Gate, Sessions, Turn};
 use std::collections::VecDeque;
+use std::time::Duration;
 
 /// Budgets of one turn. A step that used its budget up goes on in the next turn, after the others had theirs.
 const COMPLETIONS_A_TURN: usize = 64;
 const NET_OPERATIONS_A_TURN: usize = 64;
 const MESSAGES_A_TURN: usize = 256;
 const JOBS_A_TURN: usize = 16;
+/// How long a dataplane whose namespace has stopped still runs: what waits is answered, and the control plane hears of it.
+pub const STOPPED_ANSWERS_FOR: Duration = Duration::from_millis(500);
 
 /// One core.
 pub struct Core<S: Streams, N, O> {
@@ -49,6 +52,8 @@ pub struct Core<S: Streams, N, O> {
     pub(crate) duties_in_hand: Option<u64>,
     pub(crate) stopping: bool,
     stopped: bool,
+    /// The namespace has failed, here or on another core: when that was heard of, and what failed first.
+    failed: Option<(Monotonic, StopReason)>,
     pressure: nvme_log::PressureLevel,
     pub(crate) next_gauges: Monotonic,
 }
@@ -119,6 +124,7 @@ impl<S: Streams, N: Namespace, O: Offload> Core<S, N, O> {
             duties_in_hand: None,
             stopping: false,
             stopped: false,
+            failed: None,
             pressure: nvme_log::PressureLevel::None,
             next_gauges: Monotonic::ZERO,
         }
@@ -276,7 +282,9 @@ impl<S: Streams, N: Namespace, O: Offload> Core<S, N, O> {
             LogEvent::NamespaceStopped { reason } => {
                 tracing::error!(core = self.id.0, %reason, "the namespace stopped; its partitions are offline");
                 self.counters.set(Counter::NamespaceStopped, 1);
-                self.say_up(link::Up::DirectoryFailed { directory: self.directory, reason: reason.to_string() });
+                self.failed.get_or_insert((now.monotonic, reason));
+                // Rule 6: all lanes of the namespace stop, since one flush covers what all of them wrote.
+                self.mesh.send_all(|| Message::NamespaceStopped { reason });
                 self.partitions.on_log_event(now, &mut self.store, event);
             }
             LogEvent::Pressure { level } => self.pressure = level,
@@ -339,6 +347,7 @@ impl<S: Streams, N: Namespace, O: Offload> Core<S, N, O> {
             self.namespace.next_deadline(),
             self.office.as_ref().and_then(|office| office.log_keeper.next_deadline()),
             self.office.as_ref().and_then(|office| office.keeper.doors.next_deadline()),
+            self.failed.map(|(since, _)| since + STOPPED_ANSWERS_FOR),
         ]
         .into_iter()
         .flatten()
@@ -348,6 +357,13 @@ impl<S: Streams, N: Namespace, O: Offload> Core<S, N, O> {
     /// The last look before sleeping: nothing may have come since the turn.
     pub fn may_sleep(&mut self) -> bool {
         self.mesh.is_empty() && !self.mesh.is_congested() && self.plan.is_empty()
+    }
+
+    /// Why the dataplane has to end, once what waited for the namespace has been answered: only an opening can say what
+    /// the medium has (rule 6), and that is the next process's first act.
+    pub fn failure(&self, now: Now) -> Option<StopReason> {
+        let (since, reason) = self.failed?;
+        (now.monotonic.since(since) >= STOPPED_ANSWERS_FOR).then_some(reason)
     }
 
     /// Stopped, and whoever asked has been told.

@@ -110,6 +110,15 @@ impl Node {
         readings.iter().any(|core| core.get(Counter::NamespaceStopped) == 1)
     }
 
+    /// The process would end: its namespace has stopped, on every core, and what waited was answered.
+    pub fn has_failed(&self, now: Now) -> bool {
+        let State::Running { cores, readings } = &self.state else { return false };
+        let failed = cores.iter().any(|core| core.failure(now).is_some());
+        let stopped = readings.iter().all(|core| core.get(Counter::NamespaceStopped) == 1);
+        assert!(!failed || stopped, "a core goes on though its namespace has stopped elsewhere");
+        failed
+    }
+
     /// When something is due though nothing arrives.
     pub fn next_deadline(&self, now: Now) -> Option<Monotonic> {
         match &self.state {

@@ -195,7 +195,8 @@ impl World {
         }
         if self.node.has_stopped() {
             assert!(self.scenario.device_fails(), "the namespace stopped without a fault");
-            if self.happens(200) {
+            // Some die before they have told everybody.
+            if self.node.has_failed(self.now) || self.happens(1000) {
                 self.happened.stopped_namespaces += 1;
                 self.kill("the namespace stopped");
             }
