@@ -13,6 +13,7 @@ pub mod crash;
 pub mod differential;
 pub mod jvm;
 pub mod raw;
+pub mod recovery;
 pub mod tools;
 pub mod topics;
 

@@ -168,6 +168,7 @@ fn report(opened: &Opened) {
         first = report.first,
         commits = report.commits,
         partitions = report.partitions,
+        steps = ?report.steps,
         "recovered"
     );
     for damage in &report.damages {

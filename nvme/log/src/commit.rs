@@ -36,6 +36,7 @@ impl Store {
             self.poll_copy_out(now);
             self.poll_quarantine(now);
             self.poll_slabs();
+            self.poll_ring_zeroes(now);
             self.poll_pressure();
         }
         self.poll_reads(now);
@@ -91,6 +92,7 @@ impl Store {
             | Purpose::CheckpointFlush
             | Purpose::CheckpointRoot
             | Purpose::CheckpointRootFlush => self.on_checkpoint_written(&purpose),
+            Purpose::RingZeroes => self.on_ring_zeroes(),
         }
     }
 
@@ -98,7 +100,9 @@ impl Store {
     fn on_failed(&mut self, purpose: &Purpose, error: DeviceError) {
         let reason = match purpose {
             Purpose::Commit { .. } => StopReason::Commit(error),
-            Purpose::DataFirst { .. } | Purpose::CopyOut { .. } | Purpose::Read(_) => StopReason::Data(error),
+            Purpose::DataFirst { .. } | Purpose::CopyOut { .. } | Purpose::Read(_) | Purpose::RingZeroes => {
+                StopReason::Data(error)
+            }
             Purpose::CommitFlush { .. } | Purpose::CacheFlush { .. } => StopReason::Flush(error),
             _ => StopReason::Checkpoint(error),
         };
@@ -377,7 +381,8 @@ impl Store {
             _ => self.next_quarantine,
         };
         let held = self.quarantine.iter().take(QUARANTINE_A_TURN).map(due).min();
-        [marker, flush, watermark, held, Some(self.next_retention)].into_iter().flatten().min()
+        let zeroes = self.ring_zeroes_deadline();
+        [marker, flush, watermark, held, zeroes, Some(self.next_retention)].into_iter().flatten().min()
     }
 
     /// Whether another turn has something to do at once.
@@ -399,7 +404,7 @@ impl Store {
             return;
         }
         let pending = self.partitions.iter().any(|(_, partition)| !partition.pending.is_empty());
-        if pending || !self.lane.is_idle() || !self.lane.has_room(0, true) {
+        if pending || self.lane.held_from.is_some() || !self.lane.is_idle() || !self.lane.has_room(0, true) {
             return;
         }
         if self.lane.stage_marker(&self.arena, CommitKind::Stop).is_ok() {

@@ -40,6 +40,7 @@ pub enum Purpose {
     CheckpointFlush,
     CheckpointRoot,
     CheckpointRootFlush,
+    RingZeroes,
 }
 
 pub struct Io {

@@ -120,6 +120,8 @@ pub struct Lane {
     /// A wrap stands at the ring's end, apart from the commit behind it: its block is kept ready, so that closing
     /// needs no memory.
     spare: Option<Buffer>,
+    /// Zeroes are on their way to this position and beyond: no commit is closed into it meanwhile.
+    pub held_from: Option<u64>,
 }
 
 /// Where a ring stands.
@@ -154,6 +156,7 @@ impl Lane {
             guess: GUESS_MIN,
             resolved: Vec::new(),
             spare: None,
+            held_from: None,
         }
     }
 
@@ -163,6 +166,10 @@ impl Lane {
 
     pub fn first_sequence(&self) -> u64 {
         self.first_sequence
+    }
+
+    pub fn ring_start(&self) -> Block {
+        self.ring
     }
 
     pub fn ring_blocks(&self) -> u64 {
@@ -272,14 +279,15 @@ impl Lane {
         Ok(())
     }
 
-    /// Closes the commit being built where the ring has room for it; its tail pieces wait in `resolved`.
+    /// Closes the commit being built where the ring has room for it and nothing else is on its way there; its tail pieces wait in `resolved`.
     pub fn close(&mut self) -> bool {
         let Some(open) = &self.open else { return false };
         let blocks = (open.used as u64).div_ceil(BLOCK);
         let at = self.head % self.ring_blocks;
         let rest = self.ring_blocks - at;
         let wrap = if blocks > rest { rest } else { 0 };
-        if self.head + wrap + blocks - self.trimmed > self.ring_blocks {
+        let held = self.held_from.is_some_and(|from| self.head + wrap + blocks > from);
+        if held || self.head + wrap + blocks - self.trimmed > self.ring_blocks {
             return false;
         }
         let mut open = self.open.take().expect("there is one");

@@ -28,6 +28,7 @@ mod partition;
 mod pending;
 mod reads;
 mod retention;
+mod ring_zeroes;
 mod seed;
 mod shard;
 mod space;

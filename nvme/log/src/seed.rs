@@ -7,6 +7,7 @@ use crate::io::Io;
 use crate::lane::{Lane, RingStart};
 use crate::partition::Partition;
 use crate::reads::Reads;
+use crate::ring_zeroes::RingZeroes;
 use crate::shard::{SavedView, Shard};
 use crate::space::Overlap;
 use crate::store::{CacheFlush, RoundMark, Stopping, Store};
@@ -47,6 +48,8 @@ pub struct StoreSeed {
     pub(crate) geometry: Geometry,
     pub(crate) ring: RingStart,
     pub(crate) shards: Vec<ShardSeed>,
+    /// The ring was never written.
+    pub(crate) zero_ring: bool,
 }
 
 impl StoreSeed {
@@ -109,6 +112,7 @@ impl Store {
             short_of_memory: false,
             units_freed: true,
             next_quarantine: Monotonic::ZERO,
+            ring_zeroes: seed.zero_ring.then(RingZeroes::new),
         };
         for shard in seed.shards {
             store.add_shard(shard);
@@ -220,6 +224,7 @@ impl Store {
             geometry: self.geometry.clone(),
             ring: RingStart { generation: self.lane.generation(), first_sequence: self.lane.first_sequence() },
             shards: shards.collect(),
+            zero_ring: self.ring_zeroes.is_some(),
         }
     }
 }

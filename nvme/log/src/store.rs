@@ -10,6 +10,7 @@ use crate::partition::Partition;
 use crate::partition::epochs::EpochTable;
 use crate::partition::producers::{ProducerTable, Transactions};
 use crate::reads::Reads;
+use crate::ring_zeroes::RingZeroes;
 use crate::shard::{Quarantined, SavedView, Shard, SlabRequest};
 use crate::tails::Tails;
 use arena::{Arena, BufferRef};
@@ -68,6 +69,8 @@ pub struct Store {
     /// Units were freed since slabs were last looked at.
     pub(crate) units_freed: bool,
     pub(crate) next_quarantine: Monotonic,
+    /// What is left to write of a ring that never was written.
+    pub(crate) ring_zeroes: Option<RingZeroes>,
 }
 
 /// Where the lane stood when a checkpoint round began.

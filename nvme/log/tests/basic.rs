@@ -259,3 +259,39 @@ fn the_saved_view_survives() {
         }
     }
 }
+
+#[test]
+fn a_new_ring_is_written_with_zeroes_behind_the_commits_and_once() {
+    for load in [false, true] {
+        let (disk, mut random, mut now) = (disk(64, 21), Random::from_seed(22), START);
+        format(&disk, 2, 0, &mut random, &mut now);
+        let mut options = options(1);
+        options.store.zero_ahead = true;
+        let mut node = open(&disk, &options, &mut random, &mut now);
+        assert_eq!(node.superblock.lanes_written, 0, "the opening did not wait for it");
+        let at = node.now;
+        let slot = node.store().create(at, partition(1), 7, LogConfig::keep_everything()).expect("created");
+        let (ring, blocks) = (node.superblock.map.ring(LaneId(0)), node.superblock.map.ring_blocks);
+        let last = BlockRange::new(Block(ring.0 + blocks - 1), 1);
+        let (mut expected, mut end) = (Vec::new(), Offset(0));
+        for number in 0..100_000usize {
+            if load && number % 3 == 0 {
+                let bytes = batch(&mut random, 1, 3000 + number % 5000, at.wall);
+                end = Offset(node.append(slot, &bytes, 5).expect("appended").last.0 + 1);
+                expected.extend(stamped(&bytes, Offset(end.0 - 1), 5));
+            }
+            node.turn();
+            if disk.durable().read_range(last).iter().any(|byte| *byte != 0) {
+                break;
+            }
+        }
+        node.settle();
+        assert!(disk.seen().read_range(last).iter().any(|byte| *byte != 0), "load {load}: it ends");
+        assert_eq!(node.read_all(0, slot, end, 1 << 20), expected, "no zeroes over commits");
+        let (disk, mut now) = node.kill();
+        let mut node = open(&disk, &options, &mut random, &mut now);
+        assert_eq!(node.superblock.lanes_written, 1, "load {load}: a later opening knows");
+        let slot = node.store().find(partition(1)).expect("recovered");
+        assert_eq!(node.read_all(0, slot, end, 1 << 20), expected);
+    }
+}

@@ -56,6 +56,7 @@ impl Simulation {
         options.store.tail_cache = [64 << 10, 8 << 20][random.below(2) as usize];
         options.store.read_cache = [256 << 10, 8 << 20][random.below(2) as usize];
         options.store.index_cache = [4 << 10, 1 << 20][random.below(2) as usize];
+        options.store.zero_ahead = seed % 2 == 1;
         options.store.high_watermark_interval = Duration::from_millis(20);
         options.store.description_held_max = Duration::from_millis(50);
         if crash == Crash::Kill && random.chance(1, 2) {

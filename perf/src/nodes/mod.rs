@@ -56,8 +56,15 @@ pub trait Broker {
     /// `kafka` or `pollux`.
     fn name(&self) -> &'static str;
     fn address(&self) -> SocketAddr;
-    /// Starts the node on its data, or for the first time, and waits until clients are served.
-    fn start(&mut self) -> Result<()>;
+    /// Starts the node on its data, or for the first time, and waits for nothing.
+    fn launch(&mut self) -> Result<()>;
+    /// Waits until a launched node serves clients, or has ended.
+    fn wait_until_ready(&mut self) -> Result<()>;
+    /// Starts the node and waits until clients are served.
+    fn start(&mut self) -> Result<()> {
+        self.launch()?;
+        self.wait_until_ready()
+    }
     /// Stops it in order (SIGTERM).
     fn stop(&mut self) -> Result<()>;
     /// Ends processes without a word. What is not killed goes on; whoever supervises it may start the killed one again.

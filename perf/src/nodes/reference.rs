@@ -46,6 +46,13 @@ pub struct Wishes {
 impl Kafka {
     /// Formats a new node and starts it.
     pub fn start_new(wishes: &Wishes) -> Result<Kafka> {
+        let mut kafka = Kafka::prepare(wishes)?;
+        kafka.start()?;
+        Ok(kafka)
+    }
+
+    /// A new node, formatted and never started.
+    pub fn prepare(wishes: &Wishes) -> Result<Kafka> {
         let scratch = Scratch::new("kafka")?;
         let ports = free_ports(2)?;
         let (port, controller) = (ports[0], ports[1]);
@@ -54,9 +61,8 @@ impl Kafka {
         write_settings(scratch.path(), port, controller, &settings)?;
         let options = wishes.jvm_options.clone().unwrap_or_else(java::quick_options);
         let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
-        let mut kafka = Kafka { scratch, address, process: None, prefix: wishes.prefix.clone(), options };
+        let kafka = Kafka { scratch, address, process: None, prefix: wishes.prefix.clone(), options };
         kafka.format()?;
-        kafka.start()?;
         Ok(kafka)
     }
 
@@ -107,13 +113,15 @@ impl Broker for Kafka {
         self.address
     }
 
-    fn start(&mut self) -> Result<()> {
+    fn launch(&mut self) -> Result<()> {
         let mut command = java::java(&self.options, &self.prefix)?;
         command.arg("kafka.Kafka").arg(self.settings_path());
-        let mut process = Process::start(command, "Apache Kafka", &self.log(), false)?;
-        wait_until_ready(self.address, &mut process)?;
-        self.process = Some(process);
+        self.process = Some(Process::start(command, "Apache Kafka", &self.log(), false)?);
         Ok(())
+    }
+
+    fn wait_until_ready(&mut self) -> Result<()> {
+        wait_until_ready(self.address, self.process.as_mut().ok_or("the node was not launched")?)
     }
 
     fn stop(&mut self) -> Result<()> {

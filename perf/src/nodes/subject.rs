@@ -41,22 +41,31 @@ pub fn program() -> Result<PathBuf> {
 impl Pollux {
     /// Starts a new node, which formats its data by itself.
     pub fn start_new(wishes: &Wishes) -> Result<Pollux> {
+        let mut pollux = Pollux::prepare(wishes)?;
+        pollux.start()?;
+        Ok(pollux)
+    }
+
+    /// A new node that was never started.
+    pub fn prepare(wishes: &Wishes) -> Result<Pollux> {
         let scratch = Scratch::new("pollux")?;
         let ports = free_ports(2)?;
         let (port, metrics) = (ports[0], ports[1]);
         let mut settings = common_settings();
         settings.extend(wishes.settings.clone());
         write_settings(scratch.path(), &settings)?;
-        let mut pollux = Pollux {
+        Ok(Pollux {
             scratch,
             address: SocketAddr::from((Ipv4Addr::LOCALHOST, port)),
             process: None,
             prefix: wishes.prefix.clone(),
             own: [vec![format!("metrics=\"127.0.0.1:{metrics}\"")], wishes.own.clone()].concat(),
             program: program()?,
-        };
-        pollux.start()?;
-        Ok(pollux)
+        })
+    }
+
+    pub fn data(&self) -> PathBuf {
+        self.scratch.path().join("data")
     }
 
     fn log(&self) -> PathBuf {
@@ -73,8 +82,13 @@ impl Pollux {
     }
 }
 
+/// What a node has whose user names no configuration, but for Kafka's settings.
+const BUILT_IN: &str = include_str!("../../../hw-configs/laptop.toml");
+
 fn write_settings(folder: &Path, settings: &BTreeMap<String, String>) -> Result<()> {
-    let mut text = String::from("[kafka]\n");
+    const KAFKA: &str = "[kafka]\n";
+    let ours = BUILT_IN.split_once(KAFKA).map_or(BUILT_IN, |(ours, _)| ours);
+    let mut text = format!("{ours}{KAFKA}");
     for (name, value) in settings {
         // Numbers and truth values are TOML's own; everything else is a string.
         let plain = value.parse::<i64>().is_ok() || value.parse::<bool>().is_ok();
@@ -93,18 +107,20 @@ impl Broker for Pollux {
         self.address
     }
 
-    fn start(&mut self) -> Result<()> {
+    fn launch(&mut self) -> Result<()> {
         let mut command = prefixed(&self.prefix, self.program.as_os_str());
-        command.arg("start").arg("--data").arg(self.scratch.path().join("data"));
+        command.arg("start").arg("--data").arg(self.data());
         command.arg("--config").arg(self.scratch.path().join("pollux.toml"));
         command.args(["--listen", &self.address.to_string(), "--set", "node.id=1"]);
         for setting in &self.own {
             command.args(["--set", setting]);
         }
-        let mut process = Process::start(command, "Pollux", &self.log(), false)?;
-        wait_until_ready(self.address, &mut process)?;
-        self.process = Some(process);
+        self.process = Some(Process::start(command, "Pollux", &self.log(), false)?);
         Ok(())
+    }
+
+    fn wait_until_ready(&mut self) -> Result<()> {
+        wait_until_ready(self.address, self.process.as_mut().ok_or("the node was not launched")?)
     }
 
     fn stop(&mut self) -> Result<()> {

@@ -131,6 +131,7 @@ impl Opening {
                 geometry: self.geometry.clone(),
                 ring,
                 shards: seeds,
+                zero_ring: zero_ahead && core >= self.rings_written,
             };
             let random = base::Random::from_seed(self.random.next_u64());
             let mut store = Store::from_seed(seed, self.options.store.clone(), self.arena.clone(), random);

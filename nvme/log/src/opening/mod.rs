@@ -14,11 +14,12 @@ use crate::config::StoreOptions;
 use crate::driver::Driver;
 use crate::keeper::Keeper;
 use crate::lane::RingStart;
+use crate::ring_zeroes::was_written;
 use crate::seed::StoreSeed;
 use crate::shard::SavedView;
 use crate::store::Store;
 use arena::Arena;
-use base::{Block, BlockRange, LaneId, Now, Offset, PartitionId, Random, ShardId, Uuid};
+use base::{Block, BlockRange, LaneId, Monotonic, Now, Offset, PartitionId, Random, ShardId, Uuid};
 use load::Loading;
 use nvme_format::journal::{CommitKind, Records, first_link};
 use nvme_format::record::{Change, Record};
@@ -30,6 +31,7 @@ use nvme_plan::{Completion, DeviceError, Geometry, Plan, Token};
 use replay::RecoveredShard;
 use scan::{LaneScan, ScanStart};
 use std::collections::{BTreeMap, HashMap};
+use std::time::Duration;
 
 /// Sequences left out between generations.
 const SEQUENCES_SKIPPED: u64 = 1 << 16;
@@ -88,6 +90,8 @@ pub struct RecoveryReport {
     pub unreadable_shards: Vec<ShardId>,
     /// Commits whose data-first writes were lost with the power; nobody was told of them.
     pub rejected: Vec<(LaneId, u64)>,
+    /// What the opening's steps took, those that began at the same moment as the one before left out.
+    pub steps: Vec<(&'static str, Duration)>,
 }
 
 /// An opened namespace; each seed becomes a store on its core's thread.
@@ -111,12 +115,32 @@ enum Step {
     Fold,
     Verify,
     Publish,
-    Rings,
     Rewrite,
     FirstPair,
     SecondPair,
     Switched,
     Done,
+}
+
+impl Step {
+    /// What was waited for before this step.
+    fn name(self) -> &'static str {
+        match self {
+            Step::Superblocks => "start",
+            Step::Choose => "superblocks",
+            Step::Roots => "first flush",
+            Step::TakeRoots => "roots",
+            Step::Directories => "directories",
+            Step::Blobs => "partitions",
+            Step::Scan => "journal",
+            Step::Fold => "fold",
+            Step::Verify => "verification",
+            Step::Publish => "copy-out and checkpoints",
+            Step::Rewrite => "superblock repair",
+            Step::FirstPair => "first superblocks",
+            Step::SecondPair | Step::Switched | Step::Done => "last superblocks",
+        }
+    }
 }
 
 /// A direct write that has to be read back.
@@ -149,6 +173,9 @@ pub struct Opening {
     tokens: HashMap<u64, (usize, Token)>,
     next_token: u64,
     report: RecoveryReport,
+    /// Rings below this number are known to be written once, whole.
+    rings_written: u16,
+    step_began: Option<Monotonic>,
 }
 
 impl Opening {
@@ -174,6 +201,8 @@ impl Opening {
             tokens: HashMap::new(),
             next_token: 1 << 62,
             report: RecoveryReport::default(),
+            rings_written: 0,
+            step_began: None,
         }
     }
 
@@ -192,12 +221,25 @@ impl Opening {
                     Ok(true) => {}
                 }
             }
-            match self.advance() {
+            let over = self.step;
+            let advanced = self.advance();
+            self.note_time(over, now);
+            match advanced {
                 Err(error) => return Some(Err(error)),
                 Ok(()) if self.step == Step::Done => return self.finish().map(Ok),
                 Ok(()) => {}
             }
         }
+    }
+
+    fn note_time(&mut self, step: Step, now: Now) {
+        let took = now.monotonic.since(self.step_began.unwrap_or(now.monotonic));
+        match self.report.steps.last_mut() {
+            Some((name, sum)) if *name == step.name() => *sum += took,
+            _ if took.is_zero() => {}
+            _ => self.report.steps.push((step.name(), took)),
+        }
+        self.step_began = Some(now.monotonic);
     }
 
     pub fn on_completion(&mut self, now: Now, mut completion: Completion) {
@@ -229,6 +271,7 @@ impl Opening {
             }
             Step::Roots => self.read_roots(),
             Step::TakeRoots => {
+                self.count_rings_written();
                 let (blocks, accept_loss) = (self.geometry.blocks, self.options.accept_loss);
                 let mut loading = Loading::new(self.superblock(), blocks, self.driver.result(0), accept_loss);
                 self.driver.clear();
@@ -252,8 +295,7 @@ impl Opening {
             Step::Scan => self.take_scans(),
             Step::Fold => self.fold_and_verify()?,
             Step::Verify => self.take_verifications()?,
-            Step::Publish => self.write_rings(),
-            Step::Rings => self.rewrite_differing(),
+            Step::Publish => self.rewrite_differing(),
             Step::Rewrite => self.write_pair(0, Step::FirstPair),
             Step::FirstPair => self.write_pair(2, Step::SecondPair),
             Step::SecondPair => Step::Switched,
@@ -302,7 +344,23 @@ impl Opening {
         }
         let map = self.superblock().map;
         self.driver.read(BlockRange::new(map.roots, u32::from(map.shards) * 2));
+        for lane in self.rings_in_doubt() {
+            self.driver.read(BlockRange::new(Block(map.ring(lane).0 + map.ring_blocks - 1), 1));
+        }
         Step::TakeRoots
+    }
+
+    /// Rings that were taken by the last run and are not known to be written whole.
+    fn rings_in_doubt(&self) -> impl Iterator<Item = LaneId> + use<> {
+        let superblock = self.superblock();
+        (superblock.lanes_written..superblock.cores).map(LaneId)
+    }
+
+    /// The results after the roots are those rings' last blocks.
+    fn count_rings_written(&mut self) {
+        let last_blocks = (1..).map(|result| self.driver.result(result));
+        let written = self.rings_in_doubt().zip(last_blocks).take_while(|(_, block)| was_written(block)).count();
+        self.rings_written = self.superblock().lanes_written + written as u16;
     }
 
     fn take_blobs(&mut self) -> Result<Step, OpenError> {
@@ -415,16 +473,6 @@ impl Opening {
         Ok(self.read_roots())
     }
 
-    fn write_rings(&mut self) -> Step {
-        let superblock = self.superblock().clone();
-        if self.options.store.zero_ahead {
-            for lane in (superblock.lanes_written..self.options.cores).map(LaneId) {
-                self.driver.zero(superblock.map.ring(lane), superblock.map.ring_blocks);
-            }
-        }
-        Step::Rings
-    }
-
     fn rewrite_differing(&mut self) -> Step {
         let superblock = self.superblock().clone();
         for copy in std::mem::take(&mut self.differing) {
@@ -441,9 +489,7 @@ impl Opening {
         next.cores = cores;
         next.boot = self.options.boot;
         next.blocks = self.geometry.blocks;
-        if self.options.store.zero_ahead {
-            next.lanes_written = next.lanes_written.max(cores);
-        }
+        next.lanes_written = self.rings_written;
         Step::Rewrite
     }
 

@@ -5,8 +5,8 @@ use base::{BLOCK_SIZE, Block, BlockRange, LaneId, Uuid};
 use nvme_format::Generation;
 use nvme_format::journal::{CommitHeader, CommitKind};
 
-/// What one read brings.
-const CHUNK_BLOCKS: u64 = 256;
+/// What one step reads: enough that the device always has several reads to work on.
+const CHUNK_BLOCKS: u64 = 2048;
 /// How far behind a break a later commit of the chain is looked for: many commits' length.
 const WINDOW_BLOCKS: u64 = 32 * 1024 * 1024 / BLOCK_SIZE as u64;
 
@@ -185,7 +185,7 @@ impl LaneScan {
     /// Bytes before the chain's place are not needed again.
     fn forget(&mut self, position: u64) {
         let count = (position.min(self.read_until()) - self.from) as usize;
-        if count as u64 >= 4 * CHUNK_BLOCKS {
+        if count as u64 >= CHUNK_BLOCKS {
             self.bytes.drain(..count * BLOCK_SIZE);
             self.from += count as u64;
         }

@@ -1,4 +1,5 @@
 //! What the log must be after any history: an independent reading of the rules, on plain lists.
+#![allow(dead_code, reason = "each test binary uses a part of it")]
 
 use base::*;
 use batch::{BatchView, EndTransaction};
