@@ -12,6 +12,7 @@ pub mod cases;
 pub mod crash;
 pub mod differential;
 pub mod jvm;
+pub mod outage;
 pub mod raw;
 pub mod recovery;
 pub mod tools;

@@ -5,12 +5,14 @@
 //! n has offset n, whatever was sent again in between, and its bytes follow from partition and n.
 
 pub mod check;
+pub mod reader;
 pub mod writer;
 
 use crate::node::{Broker, Victim};
 use crate::{Result, wait};
 use check::Extent;
 use perf::client::Connection;
+use reader::Reader;
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 use wire::KafkaString;
@@ -39,6 +41,8 @@ pub fn run(broker: &mut dyn Broker, plan: &Plan) -> Result<()> {
     assert!(!plan.victims.is_empty(), "somebody to kill");
     create(broker.address(), TOPIC, plan.partitions)?;
     let writers = Writers::start(broker.address(), TOPIC, plan.partitions, plan.seed)?;
+    let reader = Reader::start(broker.address(), TOPIC)?;
+    let mut longest = [Duration::ZERO; 2];
     let mut verified = vec![0u64; plan.partitions as usize];
     for round in 0..plan.rounds {
         let victim = plan.victims[round as usize % plan.victims.len()];
@@ -49,7 +53,10 @@ pub fn run(broker: &mut dyn Broker, plan: &Plan) -> Result<()> {
             let grown = writers.acknowledged().iter().zip(&before).all(|(now, then)| now > then);
             Ok((grown && Instant::now() >= wanted).then_some(()))
         })?;
-        strike(broker, victim, &writers, round)?;
+        // What the load alone does to them is not what a kill does.
+        writers.take_longest_gap();
+        reader.take_longest_gap();
+        strike(broker, victim, &writers, &reader, round)?;
         let after_kill = writers.acknowledged();
         wait::until("progress after the kill", PATIENCE, || {
             writers.fail_early()?;
@@ -57,12 +64,17 @@ pub fn run(broker: &mut dyn Broker, plan: &Plan) -> Result<()> {
             Ok(grown.then_some(()))
         })
         .map_err(|fault| format!("round {round}, {victim:?}: {fault}\n{}", broker.log_tail()))?;
+        let answers = reader.answers();
+        wait::until("the reader's progress", PATIENCE, || Ok((reader.answers() > answers).then_some(())))?;
+        let gaps = [writers.take_longest_gap(), reader.take_longest_gap()];
+        longest = [longest[0].max(gaps[0]), longest[1].max(gaps[1])];
         // What stood well before the last kill was read after an earlier one, and is read again at the end.
         let from: Vec<u64> = verified.iter().map(|count| count.saturating_sub(OVERLAP)).collect();
         verified = check::verify(broker.address(), TOPIC, &from, &writers.acknowledged(), Extent::Acknowledged)
             .map_err(|fault| format!("round {round}, {victim:?}: {fault}"))?;
         let (read, again) = (verified.iter().sum::<u64>(), writers.resent());
         println!("round {round}: {victim:?} killed; {read} records, {again} batches sent again");
+        println!("  longest without an acknowledgement {:?}, without records to read {:?}", gaps[0], gaps[1]);
         println!("  the last disturbance: {}", writers.last_disturbance());
     }
     let acknowledged = writers.finish()?;
@@ -73,11 +85,12 @@ pub fn run(broker: &mut dyn Broker, plan: &Plan) -> Result<()> {
     if read != total {
         return Err(format!("{read} records are there, {total} were written").into());
     }
+    println!("longest gaps: {:?} without an acknowledgement, {:?} without records to read", longest[0], longest[1]);
     println!("{total} records acknowledged, all there, in order, once");
     Ok(())
 }
 
-fn strike(broker: &mut dyn Broker, victim: Victim, writers: &Writers, round: u32) -> Result<()> {
+fn strike(broker: &mut dyn Broker, victim: Victim, writers: &Writers, reader: &Reader, round: u32) -> Result<()> {
     match victim {
         Victim::Everything => {
             broker.kill(victim)?;
@@ -86,7 +99,7 @@ fn strike(broker: &mut dyn Broker, victim: Victim, writers: &Writers, round: u32
         // The supervisor starts it again.
         Victim::Dataplane => broker.kill(victim),
         Victim::ControlPlane => {
-            let disturbed = writers.disturbances();
+            let disturbed = [writers.disturbances(), reader.disturbances()];
             broker.kill(victim)?;
             // New producers connect meanwhile.
             let mut connection = Connection::open(broker.address(), PATIENCE)?;
@@ -98,8 +111,9 @@ fn strike(broker: &mut dyn Broker, victim: Victim, writers: &Writers, round: u32
                 return Err(format!("without a control plane InitProducerId answers {}", id.error_code).into());
             }
             admin_returns(broker, &format!("admin-{round}"))?;
-            if writers.disturbances() != disturbed {
-                return Err("killing the control plane disturbed a writer".into());
+            if [writers.disturbances(), reader.disturbances()] != disturbed {
+                let last = writers.last_disturbance();
+                return Err(format!("killing the control plane disturbed a writer or the reader: {last}").into());
             }
             Ok(())
         }

@@ -37,6 +37,8 @@ struct Shared {
     resent: AtomicU64,
     /// Times that a connection was lost or an error answered.
     disturbances: AtomicU64,
+    /// Microseconds between two acknowledgements of a writer.
+    longest_gap: AtomicU64,
     last_disturbance: Mutex<String>,
     fault: Mutex<Option<String>>,
 }
@@ -85,6 +87,11 @@ impl Writers {
 
     pub fn disturbances(&self) -> u64 {
         self.shared.disturbances.load(Ordering::Relaxed)
+    }
+
+    /// The longest time that a writer had no acknowledgement since this was asked the last time.
+    pub fn take_longest_gap(&self) -> Duration {
+        Duration::from_micros(self.shared.longest_gap.swap(0, Ordering::Relaxed))
     }
 
     pub fn last_disturbance(&self) -> String {
@@ -281,6 +288,7 @@ impl Writer {
             return Err(End::Fault(format!("record {} is told to be at offset {base_offset}", sent.first)));
         }
         self.acknowledged.store(sent.first + sent.count, Ordering::Release);
+        self.shared.longest_gap.fetch_max(self.progress.elapsed().as_micros() as u64, Ordering::Relaxed);
         self.progress = Instant::now();
         self.unacknowledged.pop_front();
         Ok(())

@@ -1,0 +1,106 @@
+//! A consumer that reads the first partition's end all the time, and counts what disturbed it.
+
+use crate::Result;
+use perf::client::{CallError, Connection};
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+use wire::messages::FetchRequest;
+use wire::messages::fetch_request::{FetchPartition, FetchTopic};
+
+const FETCH_VERSION: i16 = 12;
+const ANSWER: Duration = Duration::from_secs(20);
+const BETWEEN_ATTEMPTS: Duration = Duration::from_millis(5);
+
+#[derive(Debug, Default)]
+struct Shared {
+    stop: AtomicBool,
+    answers: AtomicU64,
+    /// Errors answered and connections lost.
+    disturbances: AtomicU64,
+    longest_gap: AtomicU64,
+}
+
+pub struct Reader {
+    shared: Arc<Shared>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Reader {
+    pub fn start(address: SocketAddr, topic: &str) -> Result<Reader> {
+        let shared = Arc::new(Shared::default());
+        let (own, topic) = (shared.clone(), topic.to_owned());
+        let thread = std::thread::Builder::new().name("reader".into()).spawn(move || {
+            let mut offset = 0;
+            let mut last = Instant::now();
+            while !own.stop.load(Ordering::Acquire) {
+                if read(&own, address, &topic, &mut offset, &mut last).is_err() {
+                    own.disturbances.fetch_add(1, Ordering::Relaxed);
+                    std::thread::sleep(BETWEEN_ATTEMPTS);
+                }
+            }
+        })?;
+        Ok(Reader { shared, thread: Some(thread) })
+    }
+
+    pub fn answers(&self) -> u64 {
+        self.shared.answers.load(Ordering::Relaxed)
+    }
+
+    pub fn disturbances(&self) -> u64 {
+        self.shared.disturbances.load(Ordering::Relaxed)
+    }
+
+    /// The longest time between two answers with records since this was asked the last time.
+    pub fn take_longest_gap(&self) -> Duration {
+        Duration::from_micros(self.shared.longest_gap.swap(0, Ordering::Relaxed))
+    }
+}
+
+impl Drop for Reader {
+    fn drop(&mut self) {
+        self.shared.stop.store(true, Ordering::Release);
+        if let Some(thread) = self.thread.take() {
+            // It has nothing to tell: what it counted was read.
+            let _ = thread.join();
+        }
+    }
+}
+
+/// Reads until it is told to stop, or something disturbs it.
+fn read(
+    shared: &Shared,
+    address: SocketAddr,
+    topic: &str,
+    offset: &mut i64,
+    last: &mut Instant,
+) -> std::result::Result<(), CallError> {
+    let mut connection = Connection::open(address, ANSWER)?;
+    while !shared.stop.load(Ordering::Acquire) {
+        let wanted =
+            FetchPartition { partition: 0, fetch_offset: *offset, partition_max_bytes: 1 << 20, ..Default::default() };
+        let wanted = FetchTopic { topic: topic.into(), partitions: vec![wanted], ..Default::default() };
+        let request = FetchRequest {
+            max_wait_ms: 50,
+            min_bytes: 1,
+            max_bytes: 1 << 20,
+            topics: vec![wanted],
+            ..Default::default()
+        };
+        let answer = connection.call(FETCH_VERSION, &request)?;
+        let told = answer.responses.first().and_then(|topic| topic.partitions.first());
+        let told = told.filter(|told| told.error_code == 0 && answer.error_code == 0);
+        let told = told.ok_or_else(|| CallError::Malformed("an error".into()))?;
+        let bytes = told.records.as_deref().unwrap_or_default();
+        let batches = batch::Batches::new(bytes).map_while(std::result::Result::ok);
+        if let Some(next) = batches.last().map(|batch| batch.header().next_offset().0) {
+            *offset = (*offset).max(next);
+            shared.longest_gap.fetch_max(last.elapsed().as_micros() as u64, Ordering::Relaxed);
+            shared.answers.fetch_add(1, Ordering::Relaxed);
+            *last = Instant::now();
+        }
+    }
+    Ok(())
+}
