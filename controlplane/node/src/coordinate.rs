@@ -36,6 +36,9 @@ pub(crate) struct Coordination {
     coordinators: Coordinators,
     /// Not yet handed over, in order.
     events: VecDeque<Event>,
+    /// Clients' requests, handed over once it is known what is led here: who was parked while the control plane was away
+    /// is not told by a node that has just come back that its coordinator is elsewhere.
+    requests: VecDeque<Event>,
     offsets_topic: Option<(TopicId, u32)>,
     /// The partitions whose shards are here, with the epoch they were loaded at.
     leading: BTreeMap<PartitionIndex, LeaderEpoch>,
@@ -52,6 +55,7 @@ impl Coordination {
         Coordination {
             coordinators: Coordinators::new(options),
             events: VecDeque::new(),
+            requests: VecDeque::new(),
             offsets_topic: None,
             leading: BTreeMap::new(),
             stale: false,
@@ -112,7 +116,8 @@ impl Coordination {
             self.leading.remove(&partition);
             self.events.push_back(Event::Resigned { partition, epoch: led.get(&partition).copied() });
         }
-        if !in_force {
+        let known = led.keys().all(|partition| self.leading.contains_key(partition));
+        if !in_force && !known {
             return;
         }
         for (partition, epoch) in led {
@@ -129,6 +134,10 @@ impl Node {
     pub(crate) fn coordinate(&mut self, now: Now) -> bool {
         if self.coordination.stale {
             self.follow_leadership();
+        }
+        if !self.coordination.stale {
+            let requests = std::mem::take(&mut self.coordination.requests);
+            self.coordination.events.extend(requests);
         }
         let mut outputs = Vec::new();
         let any = !self.coordination.events.is_empty();
@@ -158,6 +167,7 @@ impl Node {
     pub(crate) fn coordination_lost(&mut self) {
         self.coordination.resign_all();
         self.coordination.callers.clear();
+        self.coordination.requests.clear();
     }
 
     /// A client's request to a coordinator.
@@ -171,7 +181,7 @@ impl Node {
             host: client_host.strip_prefix('/').unwrap_or(client_host).into(),
         };
         let request = Request { token: RequestToken(token), version: caller.version, client, body };
-        self.coordination.events.push_back(Event::Request(Box::new(request)));
+        self.coordination.requests.push_back(Event::Request(Box::new(request)));
     }
 
     fn on_coordinator_output(&mut self, output: Output) {

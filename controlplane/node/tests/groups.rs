@@ -7,7 +7,7 @@ use link::Down;
 use std::time::Duration;
 use wire::messages::join_group_request::JoinGroupRequestProtocol;
 use wire::messages::*;
-use wire::{ApiKey, ErrorCode};
+use wire::{ApiKey, ErrorCode, ResponseKind};
 
 fn find(world: &mut World, key_type: i8) -> find_coordinator_response::Coordinator {
     let request = FindCoordinatorRequest { key_type, coordinator_keys: vec!["g".into()], ..Default::default() };
@@ -131,6 +131,22 @@ fn shards_wait_for_the_dataplane_to_lead() {
     world.plane().silent = false;
     world.settle();
     assert!(world.plane().heard.iter().any(|down| matches!(down, Down::InternalRead(_))));
+}
+
+#[test]
+fn who_waited_for_the_control_plane_is_not_told_that_the_coordinator_is_elsewhere() {
+    let mut world = with_topic();
+    assert_eq!(committed(&mut world, 42), 0);
+    let plane = world.disconnect().reconnected();
+    let mut world = world.restart_node();
+    world.connect(plane);
+    // What the dataplane parked comes right behind its hello, long before anything is led or loaded.
+    let heartbeat = HeartbeatRequest { group_id: "g".into(), generation_id: 1, ..Default::default() };
+    let id = world.forward(4, &heartbeat);
+    world.settle();
+    let Some(ResponseKind::Heartbeat(answer)) = world.answer(id, ApiKey::Heartbeat, 4) else { panic!("an answer") };
+    assert_eq!(answer.error_code, 0, "sessions start anew");
+    assert_eq!(fetch(&mut world), (0, 42));
 }
 
 #[test]
