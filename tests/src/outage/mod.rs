@@ -245,9 +245,11 @@ fn back(pair: &Pair) -> Result<()> {
     crash::create(pair.address, "afterwards", 1)?;
     println!("admin works {:?} after the control plane's start", began.elapsed());
     let mut raw = Raw::new(pair.address);
+    let mut told = Value::Null;
     wait::until("the group's offset", PATIENCE, || {
-        let told = raw.ask(8, &requests::offsets().into())?;
+        told = raw.ask(8, &requests::offsets().into())?;
         let offset = &told["answer"]["Groups"][0]["Topics"][0]["Partitions"][0]["CommittedOffset"];
         Ok((errors_of(&told).is_empty() && offset == 1).then_some(()))
     })
+    .map_err(|fault| format!("{fault}: {told}").into())
 }

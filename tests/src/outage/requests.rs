@@ -174,7 +174,9 @@ pub fn commit(member: &str) -> OffsetCommitRequest {
 }
 
 pub fn offsets() -> OffsetFetchRequest {
-    let group = offset_fetch_request::OffsetFetchRequestGroup { group_id: text(GROUP), ..Default::default() };
+    let all = None;
+    let group =
+        offset_fetch_request::OffsetFetchRequestGroup { group_id: text(GROUP), topics: all, ..Default::default() };
     OffsetFetchRequest { groups: vec![group], ..Default::default() }
 }
 
