@@ -6,7 +6,7 @@ use nvme_format::Generation;
 use nvme_format::journal::{CommitHeader, CommitKind};
 
 /// What one step reads: enough that the device always has several reads to work on.
-const CHUNK_BLOCKS: u64 = 2048;
+const CHUNK_BLOCKS: u64 = 1024;
 /// How far behind a break a later commit of the chain is looked for: many commits' length.
 const WINDOW_BLOCKS: u64 = 32 * 1024 * 1024 / BLOCK_SIZE as u64;
 
@@ -182,7 +182,7 @@ impl LaneScan {
         true
     }
 
-    /// Bytes before the chain's place are not needed again.
+    /// Bytes before the place of the chain, or of the search, are not needed again.
     fn forget(&mut self, position: u64) {
         let count = (position.min(self.read_until()) - self.from) as usize;
         if count as u64 >= CHUNK_BLOCKS {
@@ -209,6 +209,7 @@ impl LaneScan {
             return false;
         }
         let position = self.looked;
+        self.forget(position);
         self.looked += 1;
         let Some((header, _)) = self.header_at(position) else { return true };
         if header.sequence <= sequence || header.durable < sequence {
