@@ -1,7 +1,7 @@
 //! The one long-lived JVM of the Java client's cases.
 
 use crate::node::Scratch;
-use crate::process::{self, Process};
+use crate::process::{self, Finished, Process};
 use crate::reference::prefixed;
 use crate::{Result, wait};
 pub use perf::nodes::java::{jars, java, kafka_options, quick_options};
@@ -70,6 +70,14 @@ impl Runner {
             return Ok(answer["result"].clone());
         }
         Err(answer["error"].as_str().unwrap_or("the runner names no error").to_owned().into())
+    }
+
+    /// One run of a command-line tool inside that JVM, which costs a tenth of a process of its own.
+    pub fn tool(&mut self, class: &str, words: &[&str]) -> Result<Finished> {
+        let answer = self.ask(&json!({ "tool": class, "words": words }))?;
+        let text = |name: &str| answer[name].as_str().unwrap_or_default().to_owned();
+        let code = answer["code"].as_i64().and_then(|code| i32::try_from(code).ok());
+        Ok(Finished { success: code == Some(0), code, out: text("out"), err: text("err") })
     }
 
     /// Closes its input and waits for its end.

@@ -16,6 +16,7 @@ pub mod outage;
 pub mod raw;
 pub mod recovery;
 pub mod tools;
+pub mod tools_edges;
 pub mod topics;
 
 pub use perf::nodes::{self as node, Fault, Result, process, reference, subject, wait};

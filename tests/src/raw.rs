@@ -10,7 +10,7 @@ use serde_json::{Map, Value, json};
 use std::net::SocketAddr;
 use std::sync::OnceLock;
 use std::time::Duration;
-use wire::{ApiKey, DecodeError, Decoder, RequestKind};
+use wire::{ApiKey, DecodeError, Decoder, RequestKind, TextView};
 use wire_codegen::{Field, FieldType, Message, Primitive, Schema};
 
 /// The schema files of `dataplane/wire`.
@@ -164,7 +164,7 @@ fn primitive_value(primitive: Primitive, flexible: bool, d: &mut Decoder<'_>) ->
         Primitive::Uint16 => json!(d.u16()?),
         Primitive::Uint32 => json!(d.u32()?),
         Primitive::Float64 => json!(d.f64()?),
-        Primitive::String => json!(d.nullable_str(flexible)?),
+        Primitive::String => json!(d.nullable_text(flexible)?.map(TextView::lossy)),
         Primitive::Bytes => json!(d.nullable_slice(flexible)?.map(hex)),
         Primitive::Records => d.nullable_slice(flexible)?.map_or(Value::Null, describe_records),
         Primitive::Uuid => json!(d.uuid()?.to_string()),

@@ -33,17 +33,27 @@ pub const CASES: &[(&str, Run)] = &[
     ("kcat/offsets-by-time", kcat_by_time),
 ];
 
-const TOPICS: &str = "org.apache.kafka.tools.TopicCommand";
+pub(crate) const TOPICS: &str = "org.apache.kafka.tools.TopicCommand";
 const PRODUCER: &str = "org.apache.kafka.tools.ConsoleProducer";
-const CONSUMER: &str = "org.apache.kafka.tools.consumer.ConsoleConsumer";
-const GROUPS: &str = "org.apache.kafka.tools.consumer.group.ConsumerGroupCommand";
-const OFFSETS: &str = "org.apache.kafka.tools.GetOffsetShell";
+pub(crate) const CONSUMER: &str = "org.apache.kafka.tools.consumer.ConsoleConsumer";
+pub(crate) const CONFIGS: &str = "org.apache.kafka.tools.ConfigCommand";
+pub(crate) const GROUPS: &str = "org.apache.kafka.tools.consumer.group.ConsumerGroupCommand";
+pub(crate) const OFFSETS: &str = "org.apache.kafka.tools.GetOffsetShell";
 
 /// Runs a tool with `--bootstrap-server` and the given words.
-fn tool(bench: &Bench<'_>, class: &str, words: &[&str], input: &str) -> Result<Finished> {
+pub(crate) fn tool(bench: &Bench<'_>, class: &str, words: &[&str], input: &str) -> Result<Finished> {
     let mut command = jvm::java(&jvm::quick_options(), &[])?;
     command.arg(class).args(["--bootstrap-server", &bench.address().to_string()]).args(words);
-    process::run(command, class, input.as_bytes(), PATIENCE)
+    there_is(class, process::run(command, class, input.as_bytes(), PATIENCE)?)
+}
+
+/// Two brokers are alike to a tool that does not exist.
+pub(crate) fn there_is(class: &str, finished: Finished) -> Result<Finished> {
+    let missing = ["Could not find or load main class", "ClassNotFoundException"];
+    match missing.iter().any(|text| finished.err.contains(text)) {
+        true => Err(format!("{class} is not in the jars:\n{}", finished.err).into()),
+        false => Ok(finished),
+    }
 }
 
 /// What a tool told its user, without the times and numbers of the run.
@@ -60,7 +70,7 @@ fn sorted(text: &str) -> Vec<&str> {
     lines
 }
 
-fn need(finished: Finished, what: &str) -> Result<Finished> {
+pub(crate) fn need(finished: Finished, what: &str) -> Result<Finished> {
     if finished.success {
         Ok(finished)
     } else {
@@ -199,18 +209,17 @@ fn get_offsets(bench: &mut Bench<'_>) -> Result<Value> {
 }
 
 fn configs(bench: &mut Bench<'_>) -> Result<Value> {
-    const CLASS: &str = "kafka.admin.ConfigCommand";
     let topic = bench.name("configured");
     create(bench, &topic, 1)?;
     let entity = ["--entity-type", "topics", "--entity-name", &topic];
-    let run = |words: &[&str]| tool(bench, CLASS, &[&entity[..], words].concat(), "");
+    let run = |words: &[&str]| tool(bench, CONFIGS, &[&entity[..], words].concat(), "");
     let altered = run(&["--alter", "--add-config", "retention.ms=60000,cleanup.policy=compact"])?;
     let described = run(&["--describe"])?;
     let all = run(&["--describe", "--all"])?;
     let removed = run(&["--alter", "--delete-config", "retention.ms"])?;
     let rest = run(&["--describe"])?;
     let refused = run(&["--alter", "--add-config", "no.such=1"])?;
-    let broker = tool(bench, CLASS, &["--entity-type", "brokers", "--entity-name", "1", "--describe"], "")?;
+    let broker = tool(bench, CONFIGS, &["--entity-type", "brokers", "--entity-name", "1", "--describe"], "")?;
     Ok(json!({
         "altered": told(&altered),
         "described": sorted(&described.out),

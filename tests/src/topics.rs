@@ -39,7 +39,7 @@ pub fn create(raw: &mut Raw, name: &str, partitions: i32, configs: &[(&str, &str
 }
 
 /// Metadata may name a leader a moment before it serves: asked for the end of each partition it tells.
-fn wait_until_usable(raw: &mut Raw, name: &str, partitions: i32) -> Result<()> {
+pub fn wait_until_usable(raw: &mut Raw, name: &str, partitions: i32) -> Result<()> {
     let one = |index| ListOffsetsPartition { partition_index: index, timestamp: LATEST, ..Default::default() };
     let topic = ListOffsetsTopic {
         name: KafkaString::from(name),

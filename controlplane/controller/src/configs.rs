@@ -2,12 +2,13 @@
 
 use crate::activation::config;
 use crate::controller::{Controller, Decision, Outcome, RECORDS_MAX};
-use crate::error::ApiError;
+use crate::error::{ApiError, bare};
 use crate::topics::check_topic_name;
 use base::NodeId;
 use image::{Record, Resource, resource_type};
 use settings::{Change, Operation, Scope, Texts};
 use wire::messages::alter_configs_response::AlterConfigsResourceResponse as LegacyResult;
+use wire::messages::incremental_alter_configs_request::AlterableConfig;
 use wire::messages::incremental_alter_configs_response::AlterConfigsResourceResponse;
 use wire::messages::{
     AlterConfigsRequest, AlterConfigsResponse, ClearElrRecord, IncrementalAlterConfigsRequest,
@@ -76,23 +77,21 @@ impl Controller {
         let named = request.resources.iter().map(|r| (r.resource_type, &r.resource_name, &r.configs));
         self.decide(
             |controller| {
+                let known = |config: &AlterableConfig| Operation::from_code(config.config_operation).is_some();
+                if !request.resources.iter().all(|resource| resource.configs.iter().all(known)) {
+                    // Kafka fails the whole request over it, without a word.
+                    return Err(bare(ErrorCode::UnknownServerError));
+                }
                 let (once, wrong) = resources(named.clone());
                 let altered = once.into_iter().map(|(resource, configs)| {
-                    let change = |c: &'_ wire::messages::incremental_alter_configs_request::AlterableConfig| {
-                        Operation::from_code(c.config_operation)
+                    let operation = |c: &AlterableConfig| {
+                        Operation::from_code(c.config_operation).expect("all of them were looked at above")
                     };
-                    let operations: Option<Vec<Operation>> = configs.iter().map(change).collect();
-                    let result = match operations {
-                        None => Err(ApiError::new(ErrorCode::InvalidRequest, "Unknown operation type.")),
-                        Some(operations) => {
-                            let changes: Vec<Change<'_>> = configs
-                                .iter()
-                                .zip(operations)
-                                .map(|(c, operation)| Change { name: &c.name, operation, value: c.value.as_deref() })
-                                .collect();
-                            controller.altered_records(&resource, &changes)
-                        }
-                    };
+                    let changes: Vec<Change<'_>> = configs
+                        .iter()
+                        .map(|c| Change { name: &c.name, operation: operation(c), value: c.value.as_deref() })
+                        .collect();
+                    let result = controller.altered_records(&resource, &changes);
                     Altered { resource, result }
                 });
                 controller.finish_alteration(altered.collect(), wrong, request.validate_only, response)

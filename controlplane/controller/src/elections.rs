@@ -111,7 +111,10 @@ impl Controller {
     ) -> Outcome<ElectLeadersResponse> {
         // Version 0 knows preferred elections only.
         let kind = if context.version == 0 { 0 } else { request.election_type };
-        self.decide(|controller| controller.decide_elections(kind, request), |error| refuse_elections(request, error))
+        self.decide(
+            |controller| controller.decide_elections(kind, request),
+            |error| refuse_elections(context.version, request, error),
+        )
     }
 
     fn decide_elections(
@@ -230,7 +233,7 @@ fn partition_result(index: i32, result: &ApiError) -> PartitionResult {
     }
 }
 
-fn refuse_elections(request: &ElectLeadersRequest, error: &ApiError) -> ElectLeadersResponse {
+pub(crate) fn refuse_elections(version: i16, request: &ElectLeadersRequest, error: &ApiError) -> ElectLeadersResponse {
     let topics = request.topic_partitions.as_deref().unwrap_or_default();
     let result = |t: &TopicPartitions| ReplicaElectionResult {
         topic: t.topic.clone(),
@@ -238,7 +241,8 @@ fn refuse_elections(request: &ElectLeadersRequest, error: &ApiError) -> ElectLea
         unknown_tags: Default::default(),
     };
     ElectLeadersResponse {
-        error_code: error.code(),
+        // Version 0 has no place for an error of the whole.
+        error_code: if version == 0 { 0 } else { error.code() },
         replica_election_results: topics.iter().map(result).collect(),
         ..Default::default()
     }

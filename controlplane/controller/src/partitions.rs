@@ -26,12 +26,6 @@ impl Controller {
         choices: &mut dyn Choices,
         request: &CreatePartitionsRequest,
     ) -> Outcome<CreatePartitionsResponse> {
-        let result = |topic: &CreatePartitionsTopic, error: &ApiError| CreatePartitionsTopicResult {
-            name: topic.name.clone(),
-            error_code: error.code(),
-            error_message: error.message(),
-            unknown_tags: Default::default(),
-        };
         self.decide(
             |controller| {
                 let mut seen = BTreeSet::new();
@@ -57,10 +51,7 @@ impl Controller {
                 }
                 Ok(Decision::atomic(records, CreatePartitionsResponse { results, ..Default::default() }))
             },
-            |error| CreatePartitionsResponse {
-                results: request.topics.iter().map(|topic| result(topic, error)).collect(),
-                ..Default::default()
-            },
+            |error| refuse_growth(request, error),
         )
     }
 
@@ -348,6 +339,23 @@ fn proposed_isr(proposal: &Proposal, with_epochs: bool) -> Vec<(NodeId, BrokerEp
         return members.map(|state| (NodeId(state.broker_id), BrokerEpoch(state.broker_epoch))).collect();
     }
     proposal.new_isr.iter().map(|id| (NodeId(*id), BrokerEpoch(-1))).collect()
+}
+
+fn result(topic: &CreatePartitionsTopic, error: &ApiError) -> CreatePartitionsTopicResult {
+    CreatePartitionsTopicResult {
+        name: topic.name.clone(),
+        error_code: error.code(),
+        error_message: error.message(),
+        unknown_tags: Default::default(),
+    }
+}
+
+/// Every topic of the request is refused for the same reason.
+pub(crate) fn refuse_growth(request: &CreatePartitionsRequest, error: &ApiError) -> CreatePartitionsResponse {
+    CreatePartitionsResponse {
+        results: request.topics.iter().map(|topic| result(topic, error)).collect(),
+        ..Default::default()
+    }
 }
 
 fn refused_isr(proposal: &Proposal, code: ErrorCode) -> IsrResult {

@@ -52,20 +52,7 @@ impl Controller {
                 };
                 Ok(Decision::atomic(records, response))
             },
-            |error| AlterPartitionReassignmentsResponse {
-                error_code: error.code(),
-                error_message: error.message(),
-                responses: request
-                    .topics
-                    .iter()
-                    .map(|topic| ReassignableTopicResponse {
-                        name: topic.name.clone(),
-                        partitions: topic.partitions.iter().map(|target| result(target, error)).collect(),
-                        unknown_tags: Default::default(),
-                    })
-                    .collect(),
-                ..Default::default()
-            },
+            |error| refuse_reassignments(request, error),
         )
     }
 
@@ -218,4 +205,22 @@ fn ongoing(topic: &Topic, indexes: impl Iterator<Item = PartitionIndex>) -> Opti
     let partitions: Vec<OngoingPartitionReassignment> = indexes.filter_map(moving).collect();
     let name = topic.name.clone();
     (!partitions.is_empty()).then(|| OngoingTopicReassignment { name, partitions, unknown_tags: Default::default() })
+}
+
+/// Every partition of the request is refused for the same reason.
+pub(crate) fn refuse_reassignments(
+    request: &AlterPartitionReassignmentsRequest,
+    error: &ApiError,
+) -> AlterPartitionReassignmentsResponse {
+    let topic = |topic: &ReassignableTopic| ReassignableTopicResponse {
+        name: topic.name.clone(),
+        partitions: topic.partitions.iter().map(|target| result(target, error)).collect(),
+        unknown_tags: Default::default(),
+    };
+    AlterPartitionReassignmentsResponse {
+        error_code: error.code(),
+        error_message: error.message(),
+        responses: request.topics.iter().map(topic).collect(),
+        ..Default::default()
+    }
 }

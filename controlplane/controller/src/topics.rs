@@ -52,13 +52,7 @@ impl Controller {
         choices: &mut dyn Choices,
         request: &CreateTopicsRequest,
     ) -> Outcome<CreateTopicsResponse> {
-        self.decide(
-            |controller| controller.decide_creation(choices, request),
-            |error| CreateTopicsResponse {
-                topics: request.topics.iter().map(|topic| refused(&topic.name, error)).collect(),
-                ..Default::default()
-            },
-        )
+        self.decide(|controller| controller.decide_creation(choices, request), |error| refuse_creation(request, error))
     }
 
     fn decide_creation(
@@ -339,12 +333,7 @@ impl Controller {
                 }
                 Ok(Decision::atomic(records, DeleteTopicsResponse { responses, ..Default::default() }))
             },
-            |error| {
-                let by_name = request.topic_names.iter().map(|name| (Some(name.clone()), Uuid::ZERO));
-                let topics = by_name.chain(request.topics.iter().map(|t| (t.name.clone(), t.topic_id)));
-                let refused = |(name, id)| DeletableTopicResult { error_message: None, ..deleted(name, id, error) };
-                DeleteTopicsResponse { responses: topics.map(refused).collect(), ..Default::default() }
-            },
+            |error| refuse_deletion(request, error),
         )
     }
 
@@ -435,6 +424,21 @@ fn deleted(name: Option<KafkaString>, id: Uuid, error: &ApiError) -> DeletableTo
         error_message: error.message(),
         unknown_tags: Default::default(),
     }
+}
+
+/// Every topic of the request is refused for the same reason.
+pub(crate) fn refuse_creation(request: &CreateTopicsRequest, error: &ApiError) -> CreateTopicsResponse {
+    CreateTopicsResponse {
+        topics: request.topics.iter().map(|topic| refused(&topic.name, error)).collect(),
+        ..Default::default()
+    }
+}
+
+pub(crate) fn refuse_deletion(request: &DeleteTopicsRequest, error: &ApiError) -> DeleteTopicsResponse {
+    let by_name = request.topic_names.iter().map(|name| (Some(name.clone()), Uuid::ZERO));
+    let topics = by_name.chain(request.topics.iter().map(|t| (t.name.clone(), t.topic_id)));
+    let refused = |(name, id)| DeletableTopicResult { error_message: None, ..deleted(name, id, error) };
+    DeleteTopicsResponse { responses: topics.map(refused).collect(), ..Default::default() }
 }
 
 fn deletion_disabled(version: i16) -> ApiError {

@@ -80,8 +80,6 @@ pub enum Reader {
 pub struct Fetch {
     pub gather: GatherId,
     pub reader: Reader,
-    /// Fetch version: below 10 a zstd topic is refused, below 12 no divergence is told.
-    pub version: i16,
     /// The whole response's limit; every core answers up to it, the gather slot cuts.
     pub bytes_max: u32,
     /// With `true`, and where no entry was refused or parts from the log and this core's bytes stay below `bytes_min`,
@@ -103,7 +101,8 @@ pub struct FetchEntry {
     pub offset: Offset,
     /// A follower's log start; `None` for consumers.
     pub log_start: Option<Offset>,
-    pub bytes_max: u32,
+    /// `None` is a size below zero, with which nothing can be read: refused where there is something.
+    pub bytes_max: Option<u32>,
 }
 
 /// Asks for the bytes of descriptors in order, at most `bytes_max` of them.

@@ -27,6 +27,17 @@ pub struct RecordError {
     pub message: Option<String>,
 }
 
+/// Refusals of a Produce that Kafka makes while it reads the request: their answers name no log start.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Unfit {
+    /// No batch, more than one, or one of an old message format.
+    NotOneBatch(String),
+    /// Bytes that cannot be told apart into batches.
+    Framing(String),
+    Zstd(String),
+    UnknownCodec(String),
+}
+
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ProduceError {
     Partition(PartitionError),
@@ -42,10 +53,10 @@ pub enum ProduceError {
     TooLarge(String),
     /// The record set is larger than a segment.
     BatchTooLarge(String),
-    UnsupportedCompression(String),
     UnsupportedForMessageFormat(String),
-    /// A codec that does not exist, or compressed bytes that are none under a right CRC: Kafka has no error for it and
-    /// answers UNKNOWN_SERVER_ERROR.
+    /// What the request carries is no batch that its version may carry; the log was not asked.
+    Unfit(Unfit),
+    /// Compressed bytes that are none under a right CRC: Kafka has no error for it and answers UNKNOWN_SERVER_ERROR.
     Undecodable(String),
     NotEnoughReplicas,
     NotEnoughReplicasAfterAppend,
@@ -63,7 +74,8 @@ pub enum ProduceError {
 pub enum FetchError {
     Partition(PartitionError),
     OutOfRange,
-    UnsupportedCompression,
+    /// A size below zero, and records to read: Kafka has no error for it and answers UNKNOWN_SERVER_ERROR.
+    NegativeSize,
     /// Stored bytes failed their checksum and no replica could mend them.
     Corrupt,
 }

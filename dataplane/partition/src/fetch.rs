@@ -14,8 +14,6 @@ use base::limits::RESPONSE_WINDOW;
 use handoff::*;
 use nvme_log::{Located, ReadError, Store};
 
-/// Fetch versions below this cannot carry zstd (KIP-110).
-const ZSTD_SINCE: i16 = 10;
 /// Reads that a locate may ask for before its entry is refused: an index, a stretch, and both again.
 const LOCATES_MAX: u32 = 16;
 /// The least of an entry's answer that is ready, where there is that much.
@@ -25,7 +23,6 @@ const READY_MIN: usize = 64 * 1024;
 pub(crate) struct FetchOperation {
     gather: GatherId,
     reader: Reader,
-    version: i16,
     wait: bool,
     bytes_min: u32,
     /// What the entries not yet located may bring.
@@ -82,7 +79,7 @@ impl FetchOperation {
 
 impl Partitions {
     pub(crate) fn on_fetch(&mut self, now: Now, store: &mut Store, command: Fetch) {
-        let Fetch { gather, reader, version, bytes_max, wait, bytes_min, entries } = command;
+        let Fetch { gather, reader, bytes_max, wait, bytes_min, entries } = command;
         self.unwatch(gather);
         if let Reader::Follower(node) = reader {
             self.note_follower(now, store, node, &entries);
@@ -94,7 +91,6 @@ impl Partitions {
         let fetch = FetchOperation {
             gather,
             reader,
-            version,
             wait,
             bytes_min,
             bytes_left: bytes_max,
@@ -178,7 +174,7 @@ impl Partitions {
         }
     }
 
-    /// Kafka's order: epoch and leadership, the codec that the version can carry, divergence, the range.
+    /// Kafka's order: epoch and leadership, divergence, the range. Old versions get zstd too: 4.4 no longer looks.
     fn locate_entry(
         &mut self,
         now: Now,
@@ -190,9 +186,6 @@ impl Partitions {
         let entry = fetch.places[number].entry.clone();
         let (replica_token, replica) =
             self.leading(entry.partition, entry.current_epoch).map_err(FetchError::Partition)?;
-        if fetch.version < ZSTD_SINCE && replica.is_zstd() {
-            return Err(FetchError::UnsupportedCompression);
-        }
         let (log, upper) = (replica.log, bound(store, replica, fetch.reader));
         let facts = FetchedRecords {
             high_watermark: replica.high_watermark,
@@ -218,17 +211,18 @@ impl Partitions {
             replica: replica_token,
             index: entry.index,
             offset: entry.offset,
-            limit: entry.bytes_max,
+            limit: entry.bytes_max.unwrap_or(0),
             bound: upper,
             available: 0,
             answered: 0,
         };
         fetch.places[number].to_watch = Some(watch);
         let later = fetch.first_with_bytes.is_some_and(|first| first < number);
-        let limit = entry.bytes_max.min(fetch.bytes_left);
+        let limit = entry.bytes_max.unwrap_or(0).min(fetch.bytes_left);
         match store.locate(now, log, entry.offset, upper, limit as usize) {
             Located::OutOfRange => Err(FetchError::OutOfRange),
             Located::Nothing => Ok(State::Done(Ok(facts))),
+            _ if entry.bytes_max.is_none() => Err(FetchError::NegativeSize),
             Located::NeedsRead(plan) => {
                 self.read(store, plan, token, number, None);
                 Ok(State::Locating)

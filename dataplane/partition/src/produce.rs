@@ -7,7 +7,7 @@ use crate::refusals::of_validation;
 use base::{Monotonic, Now, TimerToken};
 use batch::Rules;
 use batch::check::check_inline;
-use handoff::{Acks, EntryIndex, GatherId, Outcome, Produce, ProduceEntry, ProduceError, Produced};
+use handoff::{Acks, EntryIndex, GatherId, Outcome, Produce, ProduceEntry, ProduceError, Produced, Unfit};
 use nvme_log::Store;
 
 /// Produce versions below this may not carry zstd (KIP-110).
@@ -91,7 +91,7 @@ impl Partitions {
         }
         let Some(records) = entry.records else {
             let message = "the request carries no records for the partition".to_owned();
-            return Err(ProduceError::InvalidRecord { message, records: Vec::new() });
+            return Err(ProduceError::Unfit(Unfit::NotOneBatch(message)));
         };
         let rules = Rules { zstd_allowed: version >= ZSTD_SINCE, ..replica.rules };
         let checked = check_inline(&records, &rules, now.wall).transpose().map_err(of_validation)?;

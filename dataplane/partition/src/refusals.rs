@@ -1,9 +1,9 @@
 //! Refusals of validation and of the store in the words of the handoff.
 
 use base::PartitionId;
-use batch::Refusal;
 use batch::header::ProducerStamp;
-use handoff::{PartitionError, ProduceError, RecordError};
+use batch::{BatchError, InvalidBatch, Refusal};
+use handoff::{PartitionError, ProduceError, RecordError, Unfit};
 use nvme_log::{AppendError, ReadError};
 
 use crate::sequence::Verdict;
@@ -11,7 +11,13 @@ use crate::sequence::Verdict;
 pub(crate) fn of_validation(refusal: Refusal) -> ProduceError {
     let message = refusal.to_string();
     match refusal {
+        Refusal::Corrupt(BatchError::UnknownMagic(_) | BatchError::Length(_)) => {
+            ProduceError::Unfit(Unfit::Framing(message))
+        }
         Refusal::Corrupt(_) => ProduceError::Corrupt(message),
+        Refusal::Invalid(InvalidBatch::None | InvalidBatch::Several | InvalidBatch::OldMagic(_)) => {
+            ProduceError::Unfit(Unfit::NotOneBatch(message))
+        }
         Refusal::Invalid(_) => ProduceError::InvalidRecord { message, records: Vec::new() },
         Refusal::Records(ref refused) => {
             let told = |one: &batch::RecordRefusal| RecordError {
@@ -27,8 +33,9 @@ pub(crate) fn of_validation(refusal: Refusal) -> ProduceError {
         }
         Refusal::TooLarge { .. } | Refusal::InflatesTooFar { .. } => ProduceError::TooLarge(message),
         Refusal::LargerThanSegment { .. } => ProduceError::BatchTooLarge(message),
-        Refusal::ZstdNotAllowed => ProduceError::UnsupportedCompression(message),
-        Refusal::UnknownCodec(_) | Refusal::Undecodable(_) => ProduceError::Undecodable(message),
+        Refusal::ZstdNotAllowed => ProduceError::Unfit(Unfit::Zstd(message)),
+        Refusal::UnknownCodec(_) => ProduceError::Unfit(Unfit::UnknownCodec(message)),
+        Refusal::Undecodable(_) => ProduceError::Undecodable(message),
     }
 }
 

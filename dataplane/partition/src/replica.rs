@@ -10,7 +10,7 @@ use base::{LeaderEpoch, NodeId, Offset, PartitionEpoch, PartitionId, WallMillis}
 use batch::Rules;
 use handoff::EntryIndex;
 use nvme_log::{LogConfig, LogSlot};
-use settings::{CompressionType, TopicSettings};
+use settings::TopicSettings;
 use std::collections::BTreeMap;
 
 /// The part this node plays now.
@@ -98,10 +98,6 @@ impl Replica {
 
     pub(crate) fn has_min_isr(&self) -> bool {
         self.isr.len() >= self.min_isr()
-    }
-
-    pub(crate) fn is_zstd(&self) -> bool {
-        self.settings.compression_type == CompressionType::Zstd
     }
 
     /// The watermark that durable ends allow (design 08, item 12): the smallest among the leader and the maximal ISR,

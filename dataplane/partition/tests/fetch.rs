@@ -125,15 +125,20 @@ fn bounds_epochs_and_ranges() {
 }
 
 #[test]
-fn a_zstd_topic_needs_version_ten() {
+fn a_size_below_zero_is_refused_where_there_is_something_to_read() {
     let mut node = Node::new(64, 3);
-    node.lead(P(1), 0, &[("compression.type", "zstd")]);
-    let mut command = node.fetch_command(vec![entry(P(1), 0, 100)], true);
-    command.version = 9;
-    let gather = command.gather;
-    node.send(Command::Fetch(command));
-    assert!(matches!(node.fetched(gather)[0].result, Err(FetchError::UnsupportedCompression)));
-    assert_eq!(node.partitions.waiting_fetches(), 0);
+    node.lead(P(1), 0, &[]);
+    let at = |node: &mut Node, offset| {
+        let command = node.fetch_command(vec![FetchEntry { bytes_max: None, ..entry(P(1), offset, 0) }], false);
+        let gather = command.gather;
+        node.send(Command::Fetch(command));
+        node.fetched(gather).remove(0).result
+    };
+    assert!(at(&mut node, 0).is_ok(), "there is nothing");
+    node.produce(Acks::All, P(1), batch(1, 10)).expect("a good batch");
+    assert!(matches!(at(&mut node, 0), Err(FetchError::NegativeSize)));
+    assert!(matches!(at(&mut node, 7), Err(FetchError::OutOfRange)), "which is looked at first");
+    assert!(at(&mut node, 1).is_ok());
 }
 
 fn news(node: &mut Node, gather: GatherId) -> Vec<FetchNews> {

@@ -73,11 +73,11 @@ fn refusals_come_in_order_and_change_nothing() {
     node.send(Command::Produce(command));
     let answers: Vec<_> = node.produced(gather).into_iter().map(|produced| produced.result).collect();
     assert!(matches!(answers[0], Err(ProduceError::Corrupt(_))), "{answers:?}");
-    assert!(matches!(answers[1], Err(ProduceError::InvalidRecord { .. })));
+    assert!(matches!(answers[1], Err(ProduceError::Unfit(Unfit::NotOneBatch(_)))));
     assert!(matches!(answers[2], Err(ProduceError::TooLarge(_))));
     let Err(ProduceError::InvalidRecord { records, .. }) = &answers[3] else { panic!("{answers:?}") };
     assert_eq!(records.iter().map(|record| record.index).collect::<Vec<_>>(), [0]);
-    assert!(matches!(answers[4], Err(ProduceError::InvalidRecord { .. })));
+    assert!(matches!(answers[4], Err(ProduceError::Unfit(Unfit::NotOneBatch(_)))));
     assert_eq!(answers[5].as_ref().map(|appended| appended.base_offset), Ok(Offset(1)), "refusals use no offset");
 }
 
@@ -90,7 +90,7 @@ fn zstd_needs_version_seven_and_times_a_window() {
     command.version = 6;
     let gather = command.gather;
     node.send(Command::Produce(command));
-    assert!(matches!(node.produced(gather)[0].result, Err(ProduceError::UnsupportedCompression(_))));
+    assert!(matches!(node.produced(gather)[0].result, Err(ProduceError::Unfit(Unfit::Zstd(_)))));
     let future = builder(3, 10, START.wall.0 + 1_000_000).build();
     let Err(ProduceError::InvalidTimestamp { records, .. }) = node.produce(Acks::All, P(1), future) else {
         panic!("a record of the future")

@@ -1,6 +1,6 @@
 //! The one place where refusals of partitions become Kafka's error codes, exhaustively.
 
-use handoff::{DeleteRecordsError, FetchError, ListOffsetsError, PartitionError, ProduceError, RecordError};
+use handoff::{DeleteRecordsError, FetchError, ListOffsetsError, PartitionError, ProduceError, RecordError, Unfit};
 use wire::ErrorCode;
 
 pub fn of_partition(error: PartitionError) -> ErrorCode {
@@ -33,7 +33,10 @@ pub fn of_produce(error: ProduceError) -> (ErrorCode, ProduceRefusal) {
         }
         ProduceError::TooLarge(message) => told(ErrorCode::MessageTooLarge, message),
         ProduceError::BatchTooLarge(message) => told(ErrorCode::RecordListTooLarge, message),
-        ProduceError::UnsupportedCompression(message) => told(ErrorCode::UnsupportedCompressionType, message),
+        ProduceError::Unfit(Unfit::NotOneBatch(message)) => told(ErrorCode::InvalidRecord, message),
+        ProduceError::Unfit(Unfit::Framing(message)) => told(ErrorCode::CorruptMessage, message),
+        ProduceError::Unfit(Unfit::Zstd(message)) => told(ErrorCode::UnsupportedCompressionType, message),
+        ProduceError::Unfit(Unfit::UnknownCodec(message)) => told(ErrorCode::UnknownServerError, message),
         ProduceError::UnsupportedForMessageFormat(message) => told(ErrorCode::UnsupportedForMessageFormat, message),
         ProduceError::Undecodable(message) => told(ErrorCode::UnknownServerError, message),
         ProduceError::NotEnoughReplicas => plain(ErrorCode::NotEnoughReplicas),
@@ -50,11 +53,51 @@ pub fn of_produce(error: ProduceError) -> (ErrorCode, ProduceRefusal) {
     }
 }
 
+/// From here on zstd may be produced, and the request's reader does not ask for the codec.
+const CODEC_LEFT_TO_THE_LOG_SINCE: i16 = 7;
+
+/// Whether the answer to a refused Produce names the log's start. Kafka does so for what its log judged record by record
+/// or producer by producer; what is refused before that, or by the batch's frame, is answered without. Which of
+/// these an unknown codec is depends on the version: only for old ones Kafka looks at it while it reads the request.
+pub fn names_log_start(error: &ProduceError, version: i16) -> bool {
+    match error {
+        ProduceError::Unfit(Unfit::UnknownCodec(_)) => version >= CODEC_LEFT_TO_THE_LOG_SINCE,
+        ProduceError::InvalidRecord { .. }
+        | ProduceError::InvalidTimestamp { .. }
+        | ProduceError::Undecodable(_)
+        | ProduceError::OutOfOrderSequence(_)
+        | ProduceError::InvalidProducerEpoch(_) => true,
+        ProduceError::Partition(_)
+        | ProduceError::Corrupt(_)
+        | ProduceError::TooLarge(_)
+        | ProduceError::BatchTooLarge(_)
+        | ProduceError::UnsupportedForMessageFormat(_)
+        | ProduceError::Unfit(_)
+        | ProduceError::NotEnoughReplicas
+        | ProduceError::NotEnoughReplicasAfterAppend
+        | ProduceError::TimedOut
+        | ProduceError::InvalidTransactionState(_)
+        | ProduceError::UnknownProducer(_)
+        | ProduceError::Full => false,
+    }
+}
+
+/// Whether Kafka sends a text with it: with errors of single records, and where it cannot read the batches at all.
+pub fn has_text(error: &ProduceError) -> bool {
+    match error {
+        ProduceError::InvalidRecord { records, .. } | ProduceError::InvalidTimestamp { records, .. } => {
+            !records.is_empty()
+        }
+        ProduceError::Unfit(Unfit::Framing(_)) => true,
+        _ => false,
+    }
+}
+
 pub fn of_fetch(error: FetchError) -> ErrorCode {
     match error {
         FetchError::Partition(error) => of_partition(error),
         FetchError::OutOfRange => ErrorCode::OffsetOutOfRange,
-        FetchError::UnsupportedCompression => ErrorCode::UnsupportedCompressionType,
+        FetchError::NegativeSize => ErrorCode::UnknownServerError,
         FetchError::Corrupt => ErrorCode::KafkaStorageError,
     }
 }

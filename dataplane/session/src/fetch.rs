@@ -24,9 +24,8 @@ use wire::messages::fetch_response::{AbortedTransaction, EpochEndOffset, LeaderI
 use wire::{Decoder, ErrorCode, MessageView};
 
 const TOPIC_IDS_SINCE: i16 = 13;
-/// The leader's endpoint is told from here on (KIP-951).
+/// The leader and its endpoint are told from here on (KIP-951), though older versions have a field for it.
 const LEADER_TOLD_SINCE: i16 = 16;
-const LEADER_EPOCH_TOLD_SINCE: i16 = 12;
 const READ_COMMITTED: i8 = 1;
 const DEBUGGING_REPLICA: i32 = -2;
 
@@ -37,6 +36,8 @@ pub struct FetchGather {
     reader: Reader,
     min_bytes: u64,
     max_bytes: u32,
+    /// The request's own size is below zero: no partition can be read.
+    size_is_negative: bool,
     slots: Vec<Slot>,
     /// Commands whose outcome has not come.
     outstanding: usize,
@@ -80,7 +81,7 @@ impl FetchGather {
     }
 
     /// One command per core, entries in the order of the request.
-    fn commands(&self, gather: GatherId, version: i16, wait: bool) -> Vec<(CoreId, Command)> {
+    fn commands(&self, gather: GatherId, wait: bool) -> Vec<(CoreId, Command)> {
         let mut by_core: Vec<(CoreId, Vec<FetchEntry>)> = Vec::new();
         for (i, slot) in self.slots.iter().enumerate() {
             let Ok((partition, core)) = slot.place else { continue };
@@ -91,7 +92,7 @@ impl FetchGather {
                 last_fetched_epoch: slot.asked.last_fetched_epoch,
                 offset: slot.asked.offset,
                 log_start: slot.asked.log_start,
-                bytes_max: slot.asked.bytes_max,
+                bytes_max: slot.asked.bytes_max.filter(|_| !self.size_is_negative),
             };
             match by_core.iter_mut().find(|(known, _)| *known == core) {
                 Some((_, entries)) => entries.push(entry),
@@ -99,7 +100,7 @@ impl FetchGather {
             }
         }
         let (reader, bytes_max, bytes_min) = (self.reader, self.max_bytes, self.min_bytes as u32);
-        let command = |entries| Command::Fetch(Fetch { gather, reader, version, bytes_max, wait, bytes_min, entries });
+        let command = |entries| Command::Fetch(Fetch { gather, reader, bytes_max, wait, bytes_min, entries });
         by_core.into_iter().map(|(core, entries)| (core, command(entries))).collect()
     }
 
@@ -160,6 +161,7 @@ impl Sessions {
             reader,
             min_bytes: u64::from((view.min_bytes.max(0) as u32).min(bytes_max)),
             max_bytes: bytes_max,
+            size_is_negative: view.max_bytes < 0,
             slots,
             outstanding: 0,
             phase: Phase::Looking,
@@ -213,7 +215,7 @@ impl Sessions {
         if !wait {
             work.phase = Phase::Last;
         }
-        let commands = work.commands(gather, request.version, wait);
+        let commands = work.commands(gather, wait);
         work.outstanding = commands.len();
         if commands.is_empty() {
             // Nothing to wait for here: an empty fetch is answered when its time is up, as Kafka does.
@@ -297,10 +299,9 @@ impl Sessions {
     fn look_again<S: Streams>(&mut self, turn: &mut Turn<'_, S>, id: GatherId) {
         self.cancel_waiters(id);
         let gather = self.gathers.get_mut(Self::token(id)).expect("its caller looked");
-        let version = gather.version;
         let GatherWork::Fetch(work) = &mut gather.work else { unreachable!("its caller looked") };
         work.phase = Phase::Last;
-        let commands = work.commands(id, version, false);
+        let commands = work.commands(id, false);
         work.outstanding = commands.len();
         if commands.is_empty() {
             return self.finish_fetch(turn, id);
@@ -354,7 +355,7 @@ impl Sessions {
                 }
                 (None, None) => PartitionAnswer::error(index, ErrorCode::UnknownServerError.code()),
             };
-            if version >= LEADER_EPOCH_TOLD_SINCE {
+            if version >= LEADER_TOLD_SINCE {
                 self.tell_leader(&slot.key, &mut answer);
             }
             answers.push((slot.key, slot.asked, answer));
@@ -509,14 +510,14 @@ fn partition_answer<S: Streams>(
 fn asked_list(view: &FetchRequestView<'_>, by_id: bool) -> AskedList {
     let mut asked = Vec::new();
     for topic in view.topics.iter() {
-        let key = topic_key(topic.topic, topic.topic_id, by_id);
+        let key = topic_key(&topic.topic.lossy(), topic.topic_id, by_id);
         for partition in topic.partitions.iter() {
             let epoch = |epoch: i32| (epoch >= 0).then_some(LeaderEpoch(epoch));
             asked.push((
                 PartitionKey { topic: key.clone(), index: PartitionIndex(partition.partition) },
                 Asked {
                     offset: Offset(partition.fetch_offset),
-                    bytes_max: partition.partition_max_bytes.max(0) as u32,
+                    bytes_max: u32::try_from(partition.partition_max_bytes).ok(),
                     current_epoch: epoch(partition.current_leader_epoch),
                     last_fetched_epoch: epoch(partition.last_fetched_epoch),
                     log_start: (partition.log_start_offset >= 0).then_some(Offset(partition.log_start_offset)),
@@ -530,7 +531,7 @@ fn asked_list(view: &FetchRequestView<'_>, by_id: bool) -> AskedList {
 fn forgotten_list(view: &FetchRequestView<'_>, by_id: bool) -> Vec<PartitionKey> {
     let mut forgotten = Vec::new();
     for topic in view.forgotten_topics_data.iter() {
-        let key = topic_key(topic.topic, topic.topic_id, by_id);
+        let key = topic_key(&topic.topic.lossy(), topic.topic_id, by_id);
         let indexes = topic.partitions.iter().map(PartitionIndex);
         forgotten.extend(indexes.map(|index| PartitionKey { topic: key.clone(), index }));
     }

@@ -33,7 +33,8 @@ pub struct PartitionKey {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Asked {
     pub offset: Offset,
-    pub bytes_max: u32,
+    /// `None` for a size below zero.
+    pub bytes_max: Option<u32>,
     pub current_epoch: Option<LeaderEpoch>,
     pub last_fetched_epoch: Option<LeaderEpoch>,
     pub log_start: Option<Offset>,
@@ -294,7 +295,7 @@ mod tests {
     fn asked(offset: i64) -> Asked {
         Asked {
             offset: Offset(offset),
-            bytes_max: 1 << 20,
+            bytes_max: Some(1 << 20),
             current_epoch: None,
             last_fetched_epoch: None,
             log_start: None,

@@ -313,6 +313,8 @@ impl Sessions {
         let mut work =
             DeleteRecordsGather { response: DeleteRecordsResponse::default(), spots: Vec::new(), outstanding: 0 };
         for (t, topic) in asked.topics.iter().enumerate() {
+            // The records of the coordinators' topics are theirs.
+            let internal = self.view.topic(&topic.name).is_some_and(|topic| topic.is_internal());
             let mut answers = Vec::with_capacity(topic.partitions.len());
             for (p, partition) in topic.partitions.iter().enumerate() {
                 let mut answer = DeleteRecordsPartitionResult {
@@ -322,6 +324,7 @@ impl Sessions {
                 };
                 match self.place_by_name(&topic.name, partition.partition_index) {
                     Place::Refused(error) => answer.error_code = error.code(),
+                    Place::Core(..) if internal => answer.error_code = ErrorCode::InvalidTopicException.code(),
                     Place::Core(..) if partition.offset < -1 => {
                         answer.error_code = ErrorCode::OffsetOutOfRange.code();
                     }

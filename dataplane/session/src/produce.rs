@@ -25,6 +25,13 @@ const LEADER_TOLD_SINCE: i16 = 10;
 /// Errors of single records from here on (KIP-467).
 const RECORD_ERRORS_SINCE: i16 = 8;
 
+/// The one client whose records Kafka lets into topics that belong to the coordinators.
+const INTERNAL_CLIENT: &str = "__admin_client";
+
+fn writes_internal_topics(request: &Request) -> bool {
+    request.client_id.as_deref() == Some(INTERNAL_CLIENT)
+}
+
 #[derive(Debug)]
 pub struct ProduceGather {
     silent: bool,
@@ -82,9 +89,9 @@ impl Sessions {
         };
         let mut by_core: Vec<(CoreId, Vec<ProduceEntry>)> = Vec::new();
         for (t, topic) in view.topic_data.iter().enumerate() {
-            let by_id = request.version >= TOPIC_IDS_SINCE;
-            let found =
-                if by_id { self.view.topic_by_id(TopicId(topic.topic_id)) } else { self.view.topic(topic.name) };
+            let (by_id, name) = (request.version >= TOPIC_IDS_SINCE, topic.name.lossy());
+            let found = if by_id { self.view.topic_by_id(TopicId(topic.topic_id)) } else { self.view.topic(&name) };
+            let closed = found.is_some_and(|topic| topic.is_internal()) && !writes_internal_topics(request);
             let mut answers = Vec::with_capacity(topic.partition_data.len());
             for (p, partition) in topic.partition_data.iter().enumerate() {
                 let mut answer = PartitionProduceResponse {
@@ -96,6 +103,10 @@ impl Sessions {
                 let place = match acks {
                     Ok(_) => self.place(found.map(|topic| &**topic), partition.index, by_id),
                     Err(error) => Place::Refused(error),
+                };
+                let place = match place {
+                    Place::Core(..) if closed => Place::Refused(ErrorCode::InvalidTopicException),
+                    place => place,
                 };
                 match place {
                     Place::Refused(error) => answer.error_code = error.code(),
@@ -116,7 +127,7 @@ impl Sessions {
                 answers.push(answer);
             }
             work.response.responses.push(TopicProduceResponse {
-                name: KafkaString::from(topic.name),
+                name: KafkaString::from(&*name),
                 topic_id: topic.topic_id,
                 partition_responses: answers,
                 ..Default::default()
@@ -242,21 +253,13 @@ fn fill(answer: &mut PartitionProduceResponse, version: i16, entry: Produced) {
             answer.log_start_offset = appended.log_start.0;
         }
         Err(error) => {
-            let (code, refusal) = errors::of_produce(error);
-            answer.error_code = code.code();
-            // Kafka tells the log's start with what its log judged, and a text with errors of single records only.
-            let judged_by_the_log = matches!(
-                code,
-                ErrorCode::InvalidRecord
-                    | ErrorCode::InvalidTimestamp
-                    | ErrorCode::OutOfOrderSequenceNumber
-                    | ErrorCode::InvalidProducerEpoch
-                    | ErrorCode::UnknownServerError
-            );
-            if judged_by_the_log {
+            let text = version >= RECORD_ERRORS_SINCE && errors::has_text(&error);
+            if errors::names_log_start(&error, version) {
                 answer.log_start_offset = entry.log_start.0;
             }
-            if !refusal.records.is_empty() && version >= RECORD_ERRORS_SINCE {
+            let (code, refusal) = errors::of_produce(error);
+            answer.error_code = code.code();
+            if text {
                 answer.error_message = refusal.message.map(KafkaString::from);
                 answer.record_errors = refusal.records.into_iter().map(record_error).collect();
             }

@@ -369,7 +369,7 @@ impl Sessions {
                 api: header.api,
                 version: header.version,
                 correlation_id: header.correlation_id,
-                client_id: header.client_id.map(str::to_owned),
+                client_id: header.client_id.map(|id| id.lossy().into_owned()),
                 body: decoder.position(),
                 frame: frame.clone(),
             },

@@ -3,6 +3,7 @@
 use crate::decoder::{DecodeError, Decoder};
 use crate::message::{Message, Ver};
 use base::Uuid;
+use std::borrow::Cow;
 use std::fmt;
 use std::marker::PhantomData;
 use std::ops::{Deref, Range};
@@ -20,6 +21,66 @@ pub trait MessageView<'a>: ReadView<'a> {
     fn decode_view(d: &mut Decoder<'a>, version: i16) -> Result<Self, DecodeError> {
         let unsupported = DecodeError::UnsupportedVersion { message: Self::Owned::NAME, version };
         Self::read_view(d, Self::Owned::ver(version).ok_or(unsupported)?)
+    }
+}
+
+/// A string of a frame. Bytes that are no UTF-8 are not refused: Kafka reads each run of them as one U+FFFD.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TextView<'a> {
+    Text(&'a str),
+    Damaged(&'a [u8]),
+}
+
+impl<'a> TextView<'a> {
+    pub fn new(bytes: &'a [u8]) -> TextView<'a> {
+        std::str::from_utf8(bytes).map_or(TextView::Damaged(bytes), TextView::Text)
+    }
+
+    /// The text, which takes memory of its own only where bytes were damaged.
+    pub fn lossy(self) -> Cow<'a, str> {
+        match self {
+            TextView::Text(text) => Cow::Borrowed(text),
+            TextView::Damaged(bytes) => {
+                let add = |mut made: String, (valid, replaced): (&str, bool)| {
+                    made.push_str(valid);
+                    made.extend(replaced.then_some(char::REPLACEMENT_CHARACTER));
+                    made
+                };
+                Cow::Owned(pieces(bytes).fold(String::new(), add))
+            }
+        }
+    }
+
+    /// How many bytes the text has.
+    pub fn length(self) -> usize {
+        const REPLACEMENT: usize = char::REPLACEMENT_CHARACTER.len_utf8();
+        match self {
+            TextView::Text(text) => text.len(),
+            TextView::Damaged(bytes) => {
+                pieces(bytes).map(|(valid, replaced)| valid.len() + usize::from(replaced) * REPLACEMENT).sum()
+            }
+        }
+    }
+}
+
+/// Good text, and whether a replacement stands behind it. An encoded surrogate is one replacement, as in Java, and not one
+/// for each of its bytes.
+fn pieces(bytes: &[u8]) -> impl Iterator<Item = (&str, bool)> {
+    let mut of_surrogate = 0;
+    bytes.utf8_chunks().map(move |chunk| {
+        let follows = of_surrogate > 0 && chunk.valid().is_empty() && matches!(chunk.invalid(), [0x80..=0xBF]);
+        of_surrogate = match chunk.invalid() {
+            [0xED] => 2,
+            _ if follows => of_surrogate - 1,
+            _ => 0,
+        };
+        (chunk.valid(), !chunk.invalid().is_empty() && !follows)
+    })
+}
+
+impl Default for TextView<'_> {
+    fn default() -> Self {
+        TextView::Text("")
     }
 }
 
@@ -140,15 +201,15 @@ impl<'a, T: ReadView<'a>> ReadView<'a> for ArrayView<'a, T> {
     }
 }
 
-impl<'a> ReadView<'a> for Option<&'a str> {
+impl<'a> ReadView<'a> for Option<TextView<'a>> {
     fn read_view(d: &mut Decoder<'a>, v: Ver) -> Result<Self, DecodeError> {
-        d.nullable_str(v.flexible)
+        d.nullable_text(v.flexible)
     }
 }
 
-impl<'a> ReadView<'a> for &'a str {
+impl<'a> ReadView<'a> for TextView<'a> {
     fn read_view(d: &mut Decoder<'a>, v: Ver) -> Result<Self, DecodeError> {
-        d.nullable_str(v.flexible)?.ok_or(DecodeError::NullNotAllowed)
+        d.nullable_text(v.flexible)?.ok_or(DecodeError::NullNotAllowed)
     }
 }
 

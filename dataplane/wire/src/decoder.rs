@@ -1,10 +1,12 @@
 //! A cursor over bytes from outside. It checks every length against what remains before it believes it.
 
+use crate::array_view::TextView;
 use crate::message::{Ver, Wire};
 use crate::string::KafkaString;
 use crate::tags::UnknownTags;
 use base::Uuid;
 use bytes::Bytes;
+use std::borrow::Cow;
 use std::fmt;
 
 /// Why bytes are not the message they should be.
@@ -28,7 +30,6 @@ pub enum DecodeError {
         remaining: usize,
     },
     StringTooLong(usize),
-    NotUtf8,
     VarintTooLong,
     /// A known tagged field in a version that does not have it.
     TagNotInVersion(u32),
@@ -52,7 +53,6 @@ impl fmt::Display for DecodeError {
                 write!(f, "array of {count} elements with {remaining} bytes remaining")
             }
             DecodeError::StringTooLong(length) => write!(f, "string of {length} bytes"),
-            DecodeError::NotUtf8 => f.write_str("string is not UTF-8"),
             DecodeError::VarintTooLong => f.write_str("variable-length number is too long"),
             DecodeError::TagNotInVersion(tag) => write!(f, "tagged field {tag} does not exist in this version"),
             DecodeError::TagSize { tag_bytes_left } => write!(f, "tagged field ends {tag_bytes_left} bytes early"),
@@ -72,6 +72,8 @@ const ALLOWANCE_BASE: usize = 64 * 1024;
 
 /// Kafka 4.4's own limits.
 const ARRAY_MAX: usize = 1_000_000;
+/// Kafka's limit of a string, of which old versions have two bytes to say the length.
+const STRING_MAX: usize = i16::MAX as usize;
 const TAGS_MAX: u32 = 10_000;
 
 #[derive(Clone, Copy, Debug)]
@@ -213,9 +215,19 @@ impl<'a> Decoder<'a> {
     }
 
     /// A string over the frame; `None` is null.
-    pub fn nullable_str(&mut self, flexible: bool) -> Result<Option<&'a str>, DecodeError> {
+    pub fn nullable_text(&mut self, flexible: bool) -> Result<Option<TextView<'a>>, DecodeError> {
         let Some(bytes) = self.string_bytes(flexible)? else { return Ok(None) };
-        std::str::from_utf8(bytes).map(Some).map_err(|_| DecodeError::NotUtf8)
+        let text = TextView::new(bytes);
+        match text.length() {
+            // What is put in place of damaged bytes is longer than they are, and an answer may have to repeat it.
+            length if length > STRING_MAX => Err(DecodeError::StringTooLong(length)),
+            _ => Ok(Some(text)),
+        }
+    }
+
+    /// A string that no answer repeats, however long its text is where it is damaged.
+    pub(crate) fn unbounded_text(&mut self, flexible: bool) -> Result<Option<TextView<'a>>, DecodeError> {
+        Ok(self.string_bytes(flexible)?.map(TextView::new))
     }
 
     fn string_bytes(&mut self, flexible: bool) -> Result<Option<&'a [u8]>, DecodeError> {
@@ -225,16 +237,16 @@ impl<'a> Decoder<'a> {
         };
         match length {
             None => Ok(None),
-            Some(length) if length > i16::MAX as usize => Err(DecodeError::StringTooLong(length)),
+            Some(length) if length > STRING_MAX => Err(DecodeError::StringTooLong(length)),
             Some(length) => self.take(length).map(Some),
         }
     }
 
     pub fn nullable_string(&mut self, flexible: bool) -> Result<Option<KafkaString>, DecodeError> {
-        let Some(text) = self.nullable_str(flexible)? else { return Ok(None) };
-        Ok(Some(match self.shared {
-            Some(frame) => KafkaString::shared(frame, text),
-            None => KafkaString::from(text),
+        let Some(text) = self.nullable_text(flexible)? else { return Ok(None) };
+        Ok(Some(match (text.lossy(), self.shared) {
+            (Cow::Borrowed(text), Some(frame)) => KafkaString::shared(frame, text),
+            (text, _) => KafkaString::from(&*text),
         }))
     }
 
@@ -420,7 +432,33 @@ mod tests {
         assert_eq!((text.as_str().as_ptr(), text == "abc"), (frame[2..].as_ptr(), true));
         assert_ne!(text.detached().as_str().as_ptr(), frame[2..].as_ptr());
         assert_eq!(d.nullable_string(false), Ok(None));
-        assert_eq!(d.nullable_string(false), Err(DecodeError::NotUtf8));
+        assert_eq!(d.nullable_string(false), Ok(Some(KafkaString::from("\u{fffd}\u{fffd}"))), "as Kafka reads it");
+    }
+
+    #[test]
+    fn damaged_bytes_are_replaced_as_java_replaces_them() {
+        // What Java's String made of these.
+        for (bytes, text) in [
+            (&b"\xED\xA0\x80"[..], "\u{fffd}"),
+            (b"\xED\xA0x", "\u{fffd}x"),
+            (b"\xEDx\xA0", "\u{fffd}x\u{fffd}"),
+            (b"\xE0\x80\x80", "\u{fffd}\u{fffd}\u{fffd}"),
+            (b"\xC3\x28\xE2\x82name", "\u{fffd}(\u{fffd}name"),
+            (b"\xF0\x9F", "\u{fffd}"),
+        ] {
+            let view = TextView::new(bytes);
+            assert_eq!((&*view.lossy(), view.length()), (text, text.len()), "{bytes:x?}");
+        }
+    }
+
+    #[test]
+    fn a_damaged_string_is_read_as_far_as_it_could_be_written_again() {
+        for (length, passes) in [(10_000usize, true), (11_000, false)] {
+            let mut bytes = (length as i16).to_be_bytes().to_vec();
+            bytes.resize(2 + length, 0xFF);
+            let read = Decoder::new(&bytes).nullable_string(false);
+            assert_eq!(read.map(|text| text.map_or(0, |text| text.len())).ok(), passes.then_some(3 * length));
+        }
     }
 
     #[test]

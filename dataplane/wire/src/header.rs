@@ -1,5 +1,6 @@
 //! What stands before every request and every response.
 
+use crate::array_view::TextView;
 use crate::decoder::{DecodeError, Decoder};
 use crate::encoder::EncodeError;
 use crate::message::{Request, Response};
@@ -15,7 +16,7 @@ pub struct RequestHeaderView<'a> {
     /// As sent: whether the API has this version is the caller's question, since ApiVersions answers it kindly.
     pub version: i16,
     pub correlation_id: i32,
-    pub client_id: Option<&'a str>,
+    pub client_id: Option<TextView<'a>>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,7 +52,7 @@ impl<'a> RequestHeaderView<'a> {
         let (code, version, correlation_id) = (d.i16()?, d.i16()?, d.i32()?);
         let api = ApiKey::from_code(code).ok_or(HeaderError::UnknownApi { code, version })?;
         // Flexible headers keep the old length of the client id.
-        let client_id = d.nullable_str(false)?;
+        let client_id = d.unbounded_text(false)?;
         if api.request_header_version(version) >= 2 {
             d.skip_tags()?;
         }
@@ -161,8 +162,8 @@ mod tests {
         let range = frame::split(&out, 1000).unwrap().unwrap();
         let mut d = Decoder::new(&out[range]);
         let header = RequestHeaderView::decode(&mut d).unwrap();
-        let api = ApiKey::ApiVersions;
-        assert_eq!(header, RequestHeaderView { api, version: 3, correlation_id: 77, client_id: Some("client") });
+        let (api, client_id) = (ApiKey::ApiVersions, Some(TextView::Text("client")));
+        assert_eq!(header, RequestHeaderView { api, version: 3, correlation_id: 77, client_id });
         assert_eq!(ApiVersionsRequest::decode(&mut d, 3), Ok(ApiVersionsRequest::default()));
         d.finish().unwrap();
     }

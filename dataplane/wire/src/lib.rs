@@ -25,7 +25,7 @@ mod string;
 mod tags;
 
 pub use api::{ApiInfo, ApiKey, UnknownApi};
-pub use array_view::{ArrayIter, ArrayView, BytesView, MessageView, ReadView};
+pub use array_view::{ArrayIter, ArrayView, BytesView, MessageView, ReadView, TextView};
 pub use decoder::{DecodeError, Decoder};
 pub use encoder::EncodeError;
 pub use error_code::ErrorCode;
@@ -44,7 +44,7 @@ pub use tags::UnknownTags;
 
 /// What generated modules import.
 mod prelude {
-    pub(crate) use crate::array_view::{ArrayView, BytesView, MessageView, ReadView};
+    pub(crate) use crate::array_view::{ArrayView, BytesView, MessageView, ReadView, TextView};
     pub(crate) use crate::decoder::{DecodeError, Decoder};
     pub(crate) use crate::encoder::{EncodeError, present, put_tagged_struct};
     pub(crate) use crate::message::{Message, Ver, VersionRange, Wire, nullable_struct};

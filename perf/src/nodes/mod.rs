@@ -1,6 +1,7 @@
 //! A broker under test, whichever it is: started on a port that it keeps, stopped, killed, started again.
 
 use process::Process;
+use reference::Wishes;
 
 use crate::client::{CallError, Connection, api_versions_request};
 
@@ -73,6 +74,8 @@ pub trait Broker {
     fn pids(&self) -> Result<Vec<u32>>;
     /// The last lines it logged.
     fn log_tail(&self) -> String;
+    /// A new node of the same kind beside this one, started as this one was and with these wishes.
+    fn another(&self, wishes: &Wishes) -> Result<Box<dyn Broker>>;
 }
 
 /// A folder of this run's own, removed with its last user unless a failure is to be looked into.

@@ -137,13 +137,15 @@ pub fn run(mut command: Command, name: &str, input: &[u8], patience: Duration) -
     let (out, err) = (joined(out)?, joined(err)?);
     feeder.join().map_err(|_| "a writer of input panicked")?;
     let status = waited.map_err(|fault| format!("{fault}\n{out}\n{err}"))?;
-    Ok(Finished { success: status.success(), out, err })
+    Ok(Finished { success: status.success(), code: status.code(), out, err })
 }
 
 /// What a command that has ended left.
 #[derive(Clone, Debug)]
 pub struct Finished {
     pub success: bool,
+    /// None if a signal ended it.
+    pub code: Option<i32>,
     pub out: String,
     pub err: String,
 }

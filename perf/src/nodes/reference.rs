@@ -41,7 +41,13 @@ pub struct Wishes {
     pub jvm_options: Option<Vec<String>>,
     /// Pollux's own settings, `KEY=VALUE`.
     pub own: Vec<String>,
+    /// The port of a second listener, which is called OTHER.
+    pub second_listener: Option<u16>,
 }
+
+/// How the listeners of a node with two are called, and that neither of them is encrypted.
+pub(super) const PROTOCOLS: (&str, &str) =
+    ("listener.security.protocol.map", "PLAINTEXT:PLAINTEXT,OTHER:PLAINTEXT,CONTROLLER:PLAINTEXT");
 
 impl Kafka {
     /// Formats a new node and starts it.
@@ -58,7 +64,7 @@ impl Kafka {
         let (port, controller) = (ports[0], ports[1]);
         let mut settings = common_settings();
         settings.extend(wishes.settings.clone());
-        write_settings(scratch.path(), port, controller, &settings)?;
+        write_settings(scratch.path(), (port, controller, wishes.second_listener), &settings)?;
         let options = wishes.jvm_options.clone().unwrap_or_else(java::quick_options);
         let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
         let kafka = Kafka { scratch, address, process: None, prefix: wishes.prefix.clone(), options };
@@ -90,12 +96,20 @@ impl Kafka {
     }
 }
 
-fn write_settings(folder: &Path, port: u16, controller: u16, common: &BTreeMap<String, String>) -> Result<()> {
+fn write_settings(
+    folder: &Path,
+    (port, controller, second): (u16, u16, Option<u16>),
+    common: &BTreeMap<String, String>,
+) -> Result<()> {
     let mut text = String::new();
     // Writing to a string cannot fail.
     let _ = writeln!(text, "process.roles=broker,controller\nnode.id=1");
     let _ = writeln!(text, "controller.quorum.bootstrap.servers=127.0.0.1:{controller}");
-    let _ = writeln!(text, "listeners=PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller}");
+    let _ = write!(text, "listeners=PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller}");
+    let _ = match second {
+        Some(second) => writeln!(text, ",OTHER://127.0.0.1:{second}\n{}={}", PROTOCOLS.0, PROTOCOLS.1),
+        None => writeln!(text),
+    };
     let _ = writeln!(text, "controller.listener.names=CONTROLLER");
     let _ = writeln!(text, "log.dirs={}", folder.join("data").display());
     for (name, value) in common {
@@ -138,6 +152,10 @@ impl Broker for Kafka {
 
     fn log_tail(&self) -> String {
         process::tail(&self.log())
+    }
+
+    fn another(&self, wishes: &Wishes) -> Result<Box<dyn Broker>> {
+        Ok(Box::new(Kafka::start_new(wishes)?))
     }
 }
 

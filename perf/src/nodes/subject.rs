@@ -2,7 +2,7 @@
 
 use super::Result;
 use super::process::{self, Process};
-use super::reference::{Wishes, prefixed};
+use super::reference::{PROTOCOLS, Wishes, prefixed};
 use super::{Broker, Scratch, Victim, common_settings, free_ports, wait_until_ready};
 use rustix::process::Signal;
 use std::collections::BTreeMap;
@@ -17,6 +17,10 @@ pub struct Pollux {
     prefix: Vec<String>,
     own: Vec<String>,
     program: PathBuf,
+    /// One listener, named on the command line; several stand in the settings.
+    listens: bool,
+    /// Its own settings as they were wished for: another node gets them too.
+    wished: Vec<String>,
 }
 
 /// The executable: named by POLLUX_BIN, else beside this one.
@@ -53,7 +57,12 @@ impl Pollux {
         let (port, metrics) = (ports[0], ports[1]);
         let mut settings = common_settings();
         settings.extend(wishes.settings.clone());
-        write_settings(scratch.path(), &settings)?;
+        if let Some(second) = wishes.second_listener {
+            let listeners = format!("PLAINTEXT://127.0.0.1:{port},OTHER://127.0.0.1:{second}");
+            settings.insert("listeners".to_owned(), listeners);
+            settings.insert(PROTOCOLS.0.to_owned(), PROTOCOLS.1.to_owned());
+        }
+        write_settings(scratch.path(), &settings, wishes.second_listener.is_none())?;
         Ok(Pollux {
             scratch,
             address: SocketAddr::from((Ipv4Addr::LOCALHOST, port)),
@@ -61,6 +70,8 @@ impl Pollux {
             prefix: wishes.prefix.clone(),
             own: [vec![format!("metrics=\"127.0.0.1:{metrics}\"")], wishes.own.clone()].concat(),
             program: program()?,
+            listens: wishes.second_listener.is_none(),
+            wished: wishes.own.clone(),
         })
     }
 
@@ -85,10 +96,12 @@ impl Pollux {
 /// What a node has whose user names no configuration, but for Kafka's settings.
 const BUILT_IN: &str = include_str!("../../../hw-configs/laptop.toml");
 
-fn write_settings(folder: &Path, settings: &BTreeMap<String, String>) -> Result<()> {
+fn write_settings(folder: &Path, settings: &BTreeMap<String, String>, listens: bool) -> Result<()> {
     const KAFKA: &str = "[kafka]\n";
     let ours = BUILT_IN.split_once(KAFKA).map_or(BUILT_IN, |(ours, _)| ours);
-    let mut text = format!("{ours}{KAFKA}");
+    // The one listener there and a list of listeners exclude each other.
+    let kept = ours.lines().filter(|line| listens || !line.starts_with("listen ="));
+    let mut text = kept.fold(String::new(), |text, line| text + line + "\n") + KAFKA;
     for (name, value) in settings {
         // Numbers and truth values are TOML's own; everything else is a string.
         let plain = value.parse::<i64>().is_ok() || value.parse::<bool>().is_ok();
@@ -111,7 +124,10 @@ impl Broker for Pollux {
         let mut command = prefixed(&self.prefix, self.program.as_os_str());
         command.arg("start").arg("--data").arg(self.data());
         command.arg("--config").arg(self.scratch.path().join("pollux.toml"));
-        command.args(["--listen", &self.address.to_string(), "--set", "node.id=1"]);
+        command.args(["--set", "node.id=1"]);
+        if self.listens {
+            command.args(["--listen", &self.address.to_string()]);
+        }
         for setting in &self.own {
             command.args(["--set", setting]);
         }
@@ -156,5 +172,10 @@ impl Broker for Pollux {
 
     fn log_tail(&self) -> String {
         process::tail(&self.log())
+    }
+
+    fn another(&self, wishes: &Wishes) -> Result<Box<dyn Broker>> {
+        let own = [self.wished.clone(), wishes.own.clone()].concat();
+        Ok(Box::new(Pollux::start_new(&Wishes { own, ..wishes.clone() })?))
     }
 }

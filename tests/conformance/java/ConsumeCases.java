@@ -162,7 +162,16 @@ public final class ConsumeCases {
 
     public static Object newestRecordsAsTheyCome(Node node) throws Exception {
         String topic = node.topic("tail", 3);
-        KafkaConsumer<String, String> consumer = node.consumer();
+        return tail(node, topic, node.consumer());
+    }
+
+    /** A consumer that names its rack asks the leader for a nearer replica, of which there is none. */
+    public static Object clientRack(Node node) throws Exception {
+        return tail(node, node.topic("racked", 3), node.consumer("client.rack", "a-rack"));
+    }
+
+    /** What a consumer at the end sees of records that come one by one. */
+    private static Object tail(Node node, String topic, KafkaConsumer<String, String> consumer) throws Exception {
         List<TopicPartition> all = Node.partitions(topic, 3);
         consumer.assign(all);
         consumer.seekToEnd(all);

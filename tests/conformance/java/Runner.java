@@ -1,6 +1,7 @@
 // The one JVM in which every case of the Java client runs. It reads commands as JSON, one a line, from standard input and
 // answers each with one line on standard output:
 //   {"list": true}                                          -> {"cases": [NAME, ...]}
+//   {"tool": CLASS, "words": [WORD, ...]}                   -> {"code": NUMBER, "out": TEXT, "err": TEXT}
 //   {"case": NAME, "bootstrap": HOST:PORT, "prefix": TEXT}   -> {"ok": true, "result": ...} or {"ok": false, "error": ...}
 // A case is a public static method of one of the classes below that takes a Node. What it returns is compared between two
 // brokers, so it holds nothing that differs from run to run; names carry the prefix, which the caller cuts off again.
@@ -65,6 +66,8 @@ public final class Runner {
             Map<String, Object> answer = new LinkedHashMap<>();
             if (command.has("list")) {
                 answer.put("cases", cases.keySet());
+            } else if (command.has("tool")) {
+                answer = ToolRun.of(command.get("tool").asText(), json.convertValue(command.get("words"), String[].class));
             } else {
                 Method method = cases.get(command.get("case").asText());
                 answer = method == null

@@ -11,6 +11,7 @@ use pollux_tests::node::{Broker, Scratch};
 use pollux_tests::reference::{Kafka, Wishes};
 use pollux_tests::subject::Pollux;
 use pollux_tests::{Fault, Result};
+use std::cell::RefCell;
 use std::process::ExitCode;
 use wire::ApiKey;
 
@@ -47,6 +48,9 @@ struct Arguments {
     /// How many differences of a case are printed
     #[arg(long, default_value_t = 12)]
     differences: usize,
+    /// Cases about size take the sizes they are about, which takes long: trap/idle-consumers, trap/large-topics
+    #[arg(long)]
+    long: bool,
     /// A skipped case counts as failed
     #[arg(long)]
     no_skips: bool,
@@ -79,7 +83,7 @@ fn chosen(arguments: &Arguments, cases: Vec<Case>) -> Vec<Case> {
 
 fn run(arguments: &Arguments) -> Result<bool> {
     let scratch = Scratch::new("runner")?;
-    let mut java = Runner::start(&scratch.path().join("log"))?;
+    let java = RefCell::new(Runner::start(&scratch.path().join("log"))?);
     let wishes = Wishes { own: arguments.own.clone(), ..Wishes::default() };
     let mut brokers = start(arguments.against, &wishes)?;
     let subject = brokers.last().ok_or("a broker was started")?;
@@ -90,14 +94,14 @@ fn run(arguments: &Arguments) -> Result<bool> {
         advertised.retain(|api, _| scripted.contains(api));
     }
     let served: Vec<ApiKey> = advertised.keys().copied().collect();
-    let cases = chosen(arguments, cases::all(&java.cases()?, &advertised));
+    let cases = chosen(arguments, cases::all(&java.borrow_mut().cases()?, &advertised));
     if arguments.list {
         cases.iter().for_each(|case| println!("{}", case.name));
     } else {
         mask::print();
-        let detail = Detail { answers: arguments.show, differences: arguments.differences };
+        let detail = Detail { answers: arguments.show, differences: arguments.differences, long: arguments.long };
         let known = arguments.known.as_deref().map_or_else(|| Ok(Known::default()), Known::read)?;
-        let summary = cases::run::run(&cases, &mut brokers, &mut java, &served, &known, detail)?;
+        let summary = cases::run::run(&cases, &mut brokers, &java, &served, &known, detail)?;
         for line in known.stale() {
             println!("listed as a known difference, and equal: {line}");
         }
@@ -110,10 +114,10 @@ fn run(arguments: &Arguments) -> Result<bool> {
             println!("no case has run");
         }
         let skips = arguments.no_skips && !summary.skipped.is_empty();
-        stop(brokers, java)?;
+        stop(brokers, java.into_inner())?;
         return Ok(ran && summary.failed.is_empty() && !skips);
     }
-    stop(brokers, java)?;
+    stop(brokers, java.into_inner())?;
     Ok(true)
 }
 

@@ -1,19 +1,22 @@
 //! The run: every case against the reference, then against the subject, and the comparison of the two results.
 
 use super::known::Known;
-use super::{Bench, Case, skipped};
+use super::{Apart, Bench, Case, skipped};
 use crate::differential::MAY_CLOSE;
 use crate::jvm::Runner;
 use crate::node::Broker;
 use crate::{Fault, Result};
 use perf::client::{Connection, api_versions_request};
 use serde_json::Value;
+use std::cell::RefCell;
 use std::time::{Duration, Instant};
 use wire::ApiKey;
 
-/// What a run prints beside its verdicts.
+/// What a run prints beside its verdicts, and how much it does.
 #[derive(Clone, Copy, Debug)]
 pub struct Detail {
+    /// Cases about size take the sizes they are about.
+    pub long: bool,
     /// What the first broker answered.
     pub answers: bool,
     /// How many differences of a case.
@@ -50,7 +53,7 @@ impl Summary {
 pub fn run(
     cases: &[Case],
     brokers: &mut [Box<dyn Broker>],
-    java: &mut Runner,
+    java: &RefCell<Runner>,
     served: &[ApiKey],
     known: &Known,
     detail: Detail,
@@ -61,7 +64,8 @@ pub fn run(
         let mut results = Vec::new();
         for broker in brokers.iter_mut() {
             let before = broker.pids()?;
-            let result = run_one(case, number, broker.as_mut(), java, served);
+            let result =
+                run_one(case, number, Surroundings { broker: broker.as_mut(), java, served, long: detail.long });
             let lived = revive(broker.as_mut(), &before)?;
             results.push(if lived { result } else { Err("a process of the node ended, see above".into()) });
         }
@@ -100,10 +104,18 @@ fn indented(text: &str) -> String {
     text.lines().map(|line| format!("     {line}")).collect::<Vec<_>>().join("\n")
 }
 
-fn run_one(case: &Case, number: usize, broker: &mut dyn Broker, java: &mut Runner, served: &[ApiKey]) -> Result<Value> {
+struct Surroundings<'a> {
+    broker: &'a mut dyn Broker,
+    java: &'a RefCell<Runner>,
+    served: &'a [ApiKey],
+    long: bool,
+}
+
+fn run_one(case: &Case, number: usize, around: Surroundings<'_>) -> Result<Value> {
     // Without the process's number a second run against a node that was kept would meet the names of the first.
     let prefix = format!("c{number:03}-");
-    let mut bench = Bench { broker, java, prefix: prefix.clone(), served };
+    let Surroundings { broker, java, served, long } = around;
+    let mut bench = Bench { broker, java, prefix: prefix.clone(), served, long };
     let value = (case.run)(&mut bench)?;
     let plain = value.to_string().replace(&prefix, "");
     Ok(serde_json::from_str(&plain)?)
@@ -126,7 +138,11 @@ fn revive(broker: &mut dyn Broker, before: &[u32]) -> Result<bool> {
 
 fn judge(case: &str, results: &[Result<Value>], brokers: &[Box<dyn Broker>], known: &Known, shown: usize) -> Verdict {
     let mut faults = Vec::new();
-    for (result, broker) in results.iter().zip(brokers) {
+    let alone = |(index, result): &(usize, &Result<Value>)| {
+        index + 1 < results.len() && result.as_ref().is_err_and(|fault| fault.downcast_ref::<Apart>().is_some())
+    };
+    for (index, result) in results.iter().enumerate().filter(|found| !alone(found)) {
+        let broker = &brokers[index];
         match result {
             Err(fault) if skipped(fault).is_some() => {
                 return Verdict::Skipped(skipped(fault).unwrap_or_default().to_owned());

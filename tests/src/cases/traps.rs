@@ -42,7 +42,7 @@ fn text(text: &str) -> KafkaString {
     KafkaString::from(text)
 }
 
-pub(super) fn produce(name: &str, partitions: Vec<(i32, Bytes)>) -> RequestKind {
+pub(crate) fn produce(name: &str, partitions: Vec<(i32, Bytes)>) -> RequestKind {
     let partition_data = partitions
         .into_iter()
         .map(|(index, records)| PartitionProduceData { index, records: Some(records), ..Default::default() })
@@ -51,7 +51,7 @@ pub(super) fn produce(name: &str, partitions: Vec<(i32, Bytes)>) -> RequestKind 
     ProduceRequest { acks: -1, timeout_ms: 10_000, topic_data: vec![topic], ..Default::default() }.into()
 }
 
-pub(super) fn batch(times: &[i64], value: &[u8]) -> Bytes {
+pub(crate) fn batch(times: &[i64], value: &[u8]) -> Bytes {
     let mut builder = BatchBuilder::new();
     for time in times {
         builder.append(WallMillis(TIME + time), Some(b"key"), Some(value), &[]);
@@ -75,7 +75,7 @@ fn unknown_version(bench: &mut Bench<'_>) -> Result<Value> {
     Ok(json!({ "answer": answer, "the connection lives": after.error_code }))
 }
 
-fn fetch(name: &str, partitions: &[(i32, i64, i32)], max_bytes: i32) -> FetchRequest {
+pub(super) fn fetch(name: &str, partitions: &[(i32, i64, i32)], max_bytes: i32) -> FetchRequest {
     let one = |(partition, offset, bytes): &(i32, i64, i32)| FetchPartition {
         partition: *partition,
         fetch_offset: *offset,
@@ -176,7 +176,7 @@ fn append_time(bench: &mut Bench<'_>) -> Result<Value> {
     Ok(json!(found))
 }
 
-fn by_time(raw: &mut Raw, name: &str, timestamp: i64, version: i16) -> Result<Value> {
+pub(super) fn by_time(raw: &mut Raw, name: &str, timestamp: i64, version: i16) -> Result<Value> {
     let partition = ListOffsetsPartition { timestamp, ..Default::default() };
     let topic = ListOffsetsTopic { name: text(name), partitions: vec![partition], ..Default::default() };
     let request = ListOffsetsRequest { replica_id: -1, topics: vec![topic], ..Default::default() };

@@ -17,6 +17,7 @@ type Run = fn(&mut Bench<'_>) -> Result<Value>;
 pub const CASES: &[(&str, Run)] = &[
     ("trap/order-of-replies", order_of_replies),
     ("trap/frame-lengths", frame_lengths),
+    ("trap/names-that-are-no-text", names_that_are_no_text),
     ("trap/unknown-apis", unknown_apis),
     ("trap/batch-above-the-limit", batch_above_the_limit),
     ("trap/acks-none", acks_none),
@@ -27,7 +28,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Requests that take different ways through a broker, sent without waiting; the answers come in their order.
 fn order_of_replies(bench: &mut Bench<'_>) -> Result<Value> {
-    const ROUNDS: usize = 200;
+    const ROUNDS: usize = 1000;
     let (mut raw, name) = (bench.raw(), bench.name("order"));
     create(&mut raw, &name, 1, &[])?;
     let partition = FetchPartition { fetch_offset: 1_000_000, partition_max_bytes: 1000, ..Default::default() };
@@ -156,4 +157,39 @@ fn advertised_address(bench: &mut Bench<'_>) -> Result<Value> {
         .map(|broker| format!("{}:{}", broker.host, broker.port) == bench.address().to_string())
         .collect();
     Ok(json!(told))
+}
+
+/// A client id and a topic's name of bytes that are no UTF-8: read with a mark in place of each, and answered like any.
+fn names_that_are_no_text(bench: &mut Bench<'_>) -> Result<Value> {
+    const LONGEST: usize = i16::MAX as usize;
+    let mut found = Vec::new();
+    for (client, topic) in [
+        (&b"\xFF\xFEid"[..], &b"plain"[..]),
+        (b"plain", b"\xC3\x28\xE2\x82name"),
+        (b"\xF0\x9F", b"\xED\xA0\x80"),
+        // As long as a name can be. Of a topic it is left out: the reference never answers it.
+        (&[0xFF; LONGEST], b"plain"),
+    ] {
+        let mut connection = Connection::open(bench.address(), Duration::from_secs(15))?;
+        // Metadata v1: a header with a client id, an array of one name.
+        let mut frame: Vec<u8> = Vec::new();
+        frame.extend(ApiKey::Metadata.code().to_be_bytes());
+        frame.extend([0, 1, 0, 0, 0, 7]);
+        frame.extend((client.len() as i16).to_be_bytes());
+        frame.extend(client);
+        frame.extend([0, 0, 0, 1]);
+        frame.extend((topic.len() as i16).to_be_bytes());
+        frame.extend(topic);
+        connection.send_bytes(&(frame.len() as i32).to_be_bytes())?;
+        connection.send_bytes(&frame)?;
+        found.push(match connection.receive_frame() {
+            Ok(frame) => {
+                let answer = crate::raw::describe_response(ApiKey::Metadata, 1, &frame.slice(4..));
+                answer["answer"]["Topics"].clone()
+            }
+            Err(CallError::Closed) => json!("closed"),
+            Err(error) => json!(error.to_string()),
+        });
+    }
+    Ok(json!(found))
 }

@@ -97,7 +97,7 @@ pub fn run(api: ApiKey, version: i16, address: SocketAddr, prefix: &str, served:
     script(&mut run)?;
     let (sampled, body) = run.sample.clone().ok_or_else(|| format!("the script of {api} sends nothing"))?;
     assert_eq!(sampled, api, "a script begins with a request of its API");
-    for malformed in malformed::bodies(&body) {
+    for malformed in malformed::bodies(&body, prefix) {
         run.raw.reconnect();
         let mut answer = run.raw.exchange(api, version, &malformed.body)?;
         if let (Some((_, Some(edit))), true) = (scripts::find(api), answer.is_object()) {
@@ -131,4 +131,21 @@ pub fn advertised(address: SocketAddr) -> Result<BTreeMap<ApiKey, VersionRange>>
     });
     let found: std::result::Result<BTreeMap<_, _>, String> = entries.collect();
     Ok(found?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Nothing is sent: without a script there is no case, and that fails the run.
+    #[test]
+    fn an_advertised_api_without_a_script_fails() {
+        let address = SocketAddr::from(([127, 0, 0, 1], 1));
+        let without: Vec<ApiKey> = ApiKey::ALL.iter().copied().filter(|api| scripts::find(*api).is_none()).collect();
+        assert!(!without.is_empty(), "APIs of later issues have none");
+        for api in without {
+            let fault = run(api, 0, address, "p-", &[]).expect_err("there is no script");
+            assert!(fault.to_string().contains("has no script"), "{fault}");
+        }
+    }
 }

@@ -105,7 +105,11 @@ impl Node {
     ) {
         let mut screened = Screened::of(request.resources.iter().map(|r| (r.resource_type, &r.resource_name)));
         for (at, resource) in request.resources.iter().enumerate() {
-            if screened.refusal(at).is_none() {
+            let known = |config: &incremental_alter_configs_request::AlterableConfig| {
+                Operation::from_code(config.config_operation).is_some()
+            };
+            // Over an operation that does not exist the controller fails the request.
+            if screened.refusal(at).is_none() && resource.configs.iter().all(known) {
                 let changes = incremental_changes(&resource.configs);
                 screened.order[at].1 = self.screen(resource.resource_type, &resource.resource_name, changes);
             }
@@ -200,12 +204,14 @@ impl Node {
 fn incremental_changes(
     configs: &[incremental_alter_configs_request::AlterableConfig],
 ) -> Result<Vec<Change<'_>>, String> {
-    let changes = configs.iter().map(|config| {
-        let operation = Operation::from_code(config.config_operation);
-        let operation = operation.ok_or_else(|| format!("Unknown operations type {}", config.config_operation))?;
-        Ok(Change { name: &config.name, operation, value: config.value.as_deref() })
+    let operation =
+        |code| Operation::from_code(code).expect("only resources whose operations all exist are looked at here");
+    let changes = configs.iter().map(|config| Change {
+        name: &config.name,
+        operation: operation(config.config_operation),
+        value: config.value.as_deref(),
     });
-    changes.collect::<Result<Vec<_>, String>>().and_then(well_formed)
+    well_formed(changes.collect())
 }
 
 fn replacing_changes<'a>(

@@ -55,6 +55,9 @@ impl Node {
             principal: forward.principal,
             listener: forward.listener_name,
         };
+        if let Some(response) = controller::run_out(caller.version, &request) {
+            return self.answer(caller, &response);
+        }
         match request {
             RequestKind::DescribeConfigs(request) => {
                 let response = self.reading(&context.listener).describe_configs(&request);

@@ -2,9 +2,12 @@
 
 use super::{METADATA_TOPIC, is_ours};
 use crate::describe::{Description, ReplicaDescription};
-use wire::ErrorCode;
 use wire::messages::describe_quorum_response::{Listener, Node, PartitionData, ReplicaState, TopicData};
 use wire::messages::{DescribeQuorumRequest, DescribeQuorumResponse};
+use wire::{ErrorCode, KafkaString};
+
+/// Errors of partitions have a text from here on.
+const TEXTS_SINCE: i16 = 2;
 
 /// The answer of a leader's description; of a replica that does not lead, `None`.
 pub fn describe_response(
@@ -17,7 +20,7 @@ pub fn describe_response(
         _ => false,
     };
     if !asks_for_ours {
-        return refused_topics(request);
+        return refused_topics(request, version);
     }
     let Some(description) = description else {
         return partition_answer(error_partition(0, ErrorCode::NotLeaderOrFollower), Vec::new());
@@ -48,8 +51,12 @@ fn error_partition(index: i32, error: ErrorCode) -> PartitionData {
 }
 
 /// Every partition asked for is unknown: there is only one quorum.
-fn refused_topics(request: &DescribeQuorumRequest) -> DescribeQuorumResponse {
-    let unknown = |index| error_partition(index, ErrorCode::UnknownTopicOrPartition);
+fn refused_topics(request: &DescribeQuorumRequest, version: i16) -> DescribeQuorumResponse {
+    let text = "The quorum has one partition, number 0 of __cluster_metadata.";
+    let unknown = |index| PartitionData {
+        error_message: (version >= TEXTS_SINCE).then(|| KafkaString::from_static(text)),
+        ..error_partition(index, ErrorCode::UnknownTopicOrPartition)
+    };
     let topics = request.topics.iter().map(|topic| TopicData {
         topic_name: topic.topic_name.clone(),
         partitions: topic.partitions.iter().map(|p| unknown(p.partition_index)).collect(),

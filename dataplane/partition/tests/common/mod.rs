@@ -266,7 +266,6 @@ impl Node {
         Fetch {
             gather: self.gather(),
             reader: Reader::Consumer(Isolation::ReadUncommitted),
-            version: 17,
             bytes_max: 50 << 20,
             wait,
             bytes_min: 1,
@@ -374,7 +373,7 @@ pub fn entry(partition: PartitionId, offset: i64, bytes_max: u32) -> FetchEntry 
         last_fetched_epoch: None,
         offset: Offset(offset),
         log_start: None,
-        bytes_max,
+        bytes_max: Some(bytes_max),
     }
 }
 

@@ -4,14 +4,14 @@ use crate::contents::{Dice, bytes};
 use crate::random::schema;
 use wire::messages::fetch_request::{FetchRequest, FetchRequestView};
 use wire::messages::produce_request::{ProduceRequest, ProduceRequestView};
-use wire::{Decoder, Message, MessageView};
+use wire::{Decoder, Message, MessageView, TextView};
 
 fn same_produce(view: &ProduceRequestView<'_>, owned: &ProduceRequest, frame: &[u8]) {
-    assert_eq!(view.transactional_id, owned.transactional_id.as_deref());
+    assert_eq!(view.transactional_id.map(TextView::lossy).as_deref(), owned.transactional_id.as_deref());
     assert_eq!((view.acks, view.timeout_ms), (owned.acks, owned.timeout_ms));
     assert_eq!(view.topic_data.len(), owned.topic_data.len());
     for (view, owned) in view.topic_data.iter().zip(&owned.topic_data) {
-        assert_eq!((view.name, view.topic_id), (owned.name.as_str(), owned.topic_id));
+        assert_eq!((&*view.name.lossy(), view.topic_id), (owned.name.as_str(), owned.topic_id));
         assert_eq!(view.partition_data.len(), owned.partition_data.len());
         for (view, owned) in view.partition_data.iter().zip(&owned.partition_data) {
             assert_eq!(view.index, owned.index);
@@ -24,15 +24,15 @@ fn same_produce(view: &ProduceRequestView<'_>, owned: &ProduceRequest, frame: &[
 }
 
 fn same_fetch(view: &FetchRequestView<'_>, owned: &FetchRequest) {
-    assert_eq!(view.cluster_id, owned.cluster_id.as_deref());
+    assert_eq!(view.cluster_id.map(TextView::lossy).as_deref(), owned.cluster_id.as_deref());
     assert_eq!((view.replica_id, view.max_wait_ms), (owned.replica_id, owned.max_wait_ms));
     assert_eq!(view.replica_state.replica_epoch, owned.replica_state.replica_epoch);
     assert_eq!((view.min_bytes, view.max_bytes), (owned.min_bytes, owned.max_bytes));
     assert_eq!((view.isolation_level, view.session_id), (owned.isolation_level, owned.session_id));
-    assert_eq!((view.session_epoch, view.rack_id), (owned.session_epoch, owned.rack_id.as_str()));
+    assert_eq!((view.session_epoch, &*view.rack_id.lossy()), (owned.session_epoch, owned.rack_id.as_str()));
     assert_eq!(view.topics.len(), owned.topics.len());
     for (view, owned) in view.topics.iter().zip(&owned.topics) {
-        assert_eq!((view.topic, view.topic_id), (owned.topic.as_str(), owned.topic_id));
+        assert_eq!((&*view.topic.lossy(), view.topic_id), (owned.topic.as_str(), owned.topic_id));
         assert_eq!(view.partitions.len(), owned.partitions.len());
         for (view, owned) in view.partitions.iter().zip(&owned.partitions) {
             assert_eq!((view.partition, view.fetch_offset), (owned.partition, owned.fetch_offset));
@@ -49,7 +49,7 @@ fn same_fetch(view: &FetchRequestView<'_>, owned: &FetchRequest) {
         }
     }
     for (view, owned) in view.forgotten_topics_data.iter().zip(&owned.forgotten_topics_data) {
-        assert_eq!((view.topic, view.topic_id), (owned.topic.as_str(), owned.topic_id));
+        assert_eq!((&*view.topic.lossy(), view.topic_id), (owned.topic.as_str(), owned.topic_id));
         assert_eq!(view.partitions.iter().collect::<Vec<i32>>(), owned.partitions);
     }
     assert_eq!(view.forgotten_topics_data.len(), owned.forgotten_topics_data.len());

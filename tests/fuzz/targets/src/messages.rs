@@ -10,7 +10,7 @@ use wire::messages::produce_request::{ProduceRequest, ProduceRequestView};
 use wire::{
     ApiKey, DecodeError, Decoder, EncodeError, GroupRecordKey, GroupRecordValue, Message, MessageView,
     MetadataRecordKind, RemoteLogRecordKind, RequestHeaderView, RequestKind, ResponseKind, ShareStateRecordKey,
-    ShareStateRecordValue, TransactionRecordKey, TransactionRecordValue, control, frame,
+    ShareStateRecordValue, TextView, TransactionRecordKey, TransactionRecordValue, control, frame,
 };
 
 /// A decoder may take 64 times the bytes it reads, and 64 KiB; the targets read what they wrote once more, and keep both.
@@ -78,11 +78,11 @@ fn assert_produce_view(body: &[u8], version: i16) {
         (Ok(_), Err(DecodeError::TooManyElements { .. })) => return,
         (view, owned) => return assert_eq!(view.err(), owned.err()),
     };
-    assert_eq!(view.transactional_id, owned.transactional_id.as_deref());
+    assert_eq!(view.transactional_id.map(TextView::lossy).as_deref(), owned.transactional_id.as_deref());
     assert_eq!((view.acks, view.timeout_ms), (owned.acks, owned.timeout_ms));
     assert_eq!(view.topic_data.len(), owned.topic_data.len());
     for (topic, owned) in view.topic_data.iter().zip(&owned.topic_data) {
-        assert_eq!((topic.name, topic.topic_id), (owned.name.as_str(), owned.topic_id));
+        assert_eq!((&*topic.name.lossy(), topic.topic_id), (owned.name.as_str(), owned.topic_id));
         assert_eq!(topic.partition_data.len(), owned.partition_data.len());
         for (partition, owned) in topic.partition_data.iter().zip(&owned.partition_data) {
             assert_eq!(partition.index, owned.index);
@@ -104,7 +104,8 @@ fn assert_fetch_view(body: &[u8], version: i16) {
         (view, owned) => return assert_eq!(view.err(), owned.err()),
     };
     assert_eq!(d.position(), e.position());
-    assert_eq!((view.cluster_id, view.rack_id), (owned.cluster_id.as_deref(), owned.rack_id.as_str()));
+    assert_eq!(view.cluster_id.map(TextView::lossy).as_deref(), owned.cluster_id.as_deref());
+    assert_eq!(view.rack_id.lossy(), owned.rack_id.as_str());
     assert_eq!(
         (view.min_bytes, view.max_bytes, view.max_wait_ms),
         (owned.min_bytes, owned.max_bytes, owned.max_wait_ms)
@@ -112,7 +113,7 @@ fn assert_fetch_view(body: &[u8], version: i16) {
     assert_eq!((view.session_id, view.session_epoch), (owned.session_id, owned.session_epoch));
     assert_eq!(view.topics.len(), owned.topics.len());
     for (topic, owned) in view.topics.iter().zip(&owned.topics) {
-        assert_eq!((topic.topic, topic.topic_id), (owned.topic.as_str(), owned.topic_id));
+        assert_eq!((&*topic.topic.lossy(), topic.topic_id), (owned.topic.as_str(), owned.topic_id));
         assert_eq!(topic.partitions.len(), owned.partitions.len());
         for (partition, owned) in topic.partitions.iter().zip(&owned.partitions) {
             assert_eq!((partition.partition, partition.fetch_offset), (owned.partition, owned.fetch_offset));
@@ -122,7 +123,7 @@ fn assert_fetch_view(body: &[u8], version: i16) {
     }
     assert_eq!(view.forgotten_topics_data.len(), owned.forgotten_topics_data.len());
     for (topic, owned) in view.forgotten_topics_data.iter().zip(&owned.forgotten_topics_data) {
-        assert_eq!((topic.topic, topic.topic_id), (owned.topic.as_str(), owned.topic_id));
+        assert_eq!((&*topic.topic.lossy(), topic.topic_id), (owned.topic.as_str(), owned.topic_id));
         assert_eq!(topic.partitions.iter().collect::<Vec<i32>>(), owned.partitions);
     }
 }

@@ -299,7 +299,7 @@ impl World {
             partitions: vec![partition],
             ..Default::default()
         };
-        let asked = FetchRequest { max_bytes: 1 << 20, topics: vec![topic], ..Default::default() };
+        let asked = FetchRequest { max_bytes: GOOD_FETCH_BYTES, topics: vec![topic], ..Default::default() };
         self.send_good(6, id, &asked);
         let mark = i64::from(id) * 5;
         let ResponseKind::Fetch(response) = self.good_answer(ApiKey::Fetch, 6, id, Some(mark)) else {
@@ -405,11 +405,14 @@ fn gather_of(command: &Command) -> Option<GatherId> {
     }
 }
 
+/// By this size a fetch of the client that behaves is known.
+const GOOD_FETCH_BYTES: i32 = (1 << 20) + 7;
+
 /// A command that the client that behaves can have caused.
 fn is_good(command: &Command) -> bool {
     match command {
         Command::Produce(produce) => produce.version == 9 && produce.entries.len() == 1,
-        Command::Fetch(fetch) => fetch.version == 6 && fetch.entries.len() == 1,
+        Command::Fetch(fetch) => fetch.bytes_max == GOOD_FETCH_BYTES as u32 && fetch.entries.len() == 1,
         _ => false,
     }
 }

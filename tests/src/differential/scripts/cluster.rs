@@ -151,6 +151,10 @@ pub fn incremental_alter_configs(s: &mut Script<'_>) -> Result<()> {
     s.send("set to null", of(TOPIC, &name, &[("retention.ms", SET, None)]))?;
     s.send("unknown operation", of(TOPIC, &name, &[("retention.ms", 9, Some("1"))]))?;
     s.reconnect();
+    let mut beside = of(TOPIC, &name, &[("retention.ms", SET, Some("7000"))]);
+    beside.resources.extend(of(TOPIC, NOWHERE, &[("retention.ms", 9, Some("1"))]).resources);
+    s.send("unknown operation beside a good one", beside)?;
+    s.reconnect();
     s.send("unknown", of(TOPIC, &name, &[("no.such", SET, Some("1"))]))?;
     s.send("bad value", of(TOPIC, &name, &[("retention.ms", SET, Some("x"))]))?;
     s.send("twice", of(TOPIC, &name, &[("retention.ms", SET, Some("1")), ("retention.ms", SET, Some("2"))]))?;

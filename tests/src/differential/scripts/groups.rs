@@ -1,6 +1,6 @@
 //! Groups of the classic protocol and their offsets.
 
-use super::{NOWHERE, PATIENCE, text, topic};
+use super::{GROUP_TOPIC, NOWHERE, PATIENCE, text, topic};
 use crate::differential::Script;
 use crate::{Result, wait};
 use base::Uuid;
@@ -9,6 +9,7 @@ use serde_json::Value;
 use wire::KafkaString;
 use wire::messages::join_group_request::JoinGroupRequestProtocol;
 use wire::messages::leave_group_request::MemberIdentity;
+use wire::messages::metadata_request::MetadataRequestTopic;
 use wire::messages::offset_commit_request::{OffsetCommitRequestPartition, OffsetCommitRequestTopic};
 use wire::messages::offset_delete_request::{OffsetDeleteRequestPartition, OffsetDeleteRequestTopic};
 use wire::messages::offset_fetch_request::{
@@ -17,8 +18,8 @@ use wire::messages::offset_fetch_request::{
 use wire::messages::sync_group_request::SyncGroupRequestAssignment;
 use wire::messages::{
     DeleteGroupsRequest, DescribeGroupsRequest, FindCoordinatorRequest, HeartbeatRequest, JoinGroupRequest,
-    LeaveGroupRequest, ListGroupsRequest, OffsetCommitRequest, OffsetDeleteRequest, OffsetFetchRequest,
-    SyncGroupRequest,
+    LeaveGroupRequest, ListGroupsRequest, MetadataRequest, OffsetCommitRequest, OffsetDeleteRequest,
+    OffsetFetchRequest, SyncGroupRequest,
 };
 
 const COORDINATOR_LOAD_IN_PROGRESS: i64 = 14;
@@ -40,6 +41,16 @@ fn coordinated(s: &mut Script<'_>, group: &str) -> Result<()> {
         let busy = [COORDINATOR_LOAD_IN_PROGRESS, COORDINATOR_NOT_AVAILABLE, NOT_COORDINATOR];
         Ok(error.filter(|error| !busy.contains(error)).map(|_| ()))
     })
+}
+
+/// Waits until there is an offsets topic. Returns its id.
+pub(super) fn offsets_topic(s: &mut Script<'_>) -> Result<Uuid> {
+    let anyone = s.name("anyone");
+    coordinated(s, &anyone)?;
+    let topic = MetadataRequestTopic { name: Some(text(GROUP_TOPIC)), ..Default::default() };
+    let told = s.prepare(12, MetadataRequest { topics: Some(vec![topic]), ..Default::default() })?;
+    let id = told["answer"]["Topics"][0]["TopicId"].as_str().and_then(|id| id.parse().ok());
+    id.ok_or_else(|| format!("the offsets topic has no id: {told}").into())
 }
 
 pub fn find_coordinator(s: &mut Script<'_>) -> Result<()> {

@@ -81,6 +81,8 @@ const PATIENCE: Duration = Duration::from_secs(30);
 /// A time that every record of a script has as its base.
 const TIME: i64 = 1_700_000_000_000;
 const NOWHERE: &str = "missing-topic";
+/// A topic that belongs to the brokers.
+const GROUP_TOPIC: &str = "__consumer_offsets";
 /// The id of no topic.
 const NO_SUCH_ID: Uuid = Uuid(0x1234_5678_9ABC_4DEF_8123_4567_89AB_CDEF);
 

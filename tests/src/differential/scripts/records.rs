@@ -1,6 +1,6 @@
 //! Produce, Fetch and what asks about records.
 
-use super::{NO_SUCH_ID, NOWHERE, PATIENCE, TIME, filled, produce_to, records, text, topic};
+use super::{GROUP_TOPIC, NO_SUCH_ID, NOWHERE, PATIENCE, TIME, filled, produce_to, records, text, topic};
 use crate::differential::Script;
 use crate::{Result, wait};
 use base::{ProducerEpoch, ProducerId, Sequence, Uuid, WallMillis};
@@ -57,6 +57,8 @@ pub fn produce(s: &mut Script<'_>) -> Result<()> {
         s.send(codec.name(), one(builder.build().into()))?;
         s.reconnect();
     }
+    let internal = super::groups::offsets_topic(s)?;
+    s.send("internal topic", produce_to(GROUP_TOPIC, internal, vec![(0, Some(records(&["x"])))]))?;
     let idempotents = s.name("produce-idempotent");
     let id = topic(s, &idempotents, 2, &[])?;
     idempotent(s, &idempotents, id)?;
@@ -171,6 +173,13 @@ pub fn fetch(s: &mut Script<'_>) -> Result<()> {
     let small = FetchPartition { partition_max_bytes: 1, ..at(0, 0) };
     s.send("one byte", FetchRequest { max_bytes: 1, ..of(vec![small]) })?;
     s.send("committed", FetchRequest { isolation_level: 1, ..of(vec![at(0, 0)]) })?;
+    for (label, offset) in [("a negative size", 0), ("a negative size at the end", 3)] {
+        let negative = FetchPartition { partition_max_bytes: -1, ..at(0, offset) };
+        s.send(label, FetchRequest { max_wait_ms: 0, ..of(vec![negative]) })?;
+        let whole = FetchRequest { max_bytes: -1, max_wait_ms: 0, ..of(vec![at(0, offset)]) };
+        s.send(&format!("{label}, of all"), whole)?;
+        s.reconnect();
+    }
     s.send("unknown isolation", FetchRequest { isolation_level: 9, ..of(vec![at(0, 0)]) })?;
     s.reconnect();
     for epoch in [0, 1, -5] {
@@ -266,6 +275,9 @@ pub fn delete_records(s: &mut Script<'_>) -> Result<()> {
     s.send("missing partition", of(&name, 4, 0))?;
     s.send("missing topic", of(NOWHERE, 0, 0))?;
     s.send("no topics", DeleteRecordsRequest { timeout_ms: 1000, ..Default::default() })?;
+    super::groups::offsets_topic(s)?;
+    s.send("internal", of(GROUP_TOPIC, 0, 0))?;
+    s.send("internal, a missing partition", of(GROUP_TOPIC, 99, 0))?;
     let compacted = s.name("compacted-only");
     topic(s, &compacted, 1, &[("cleanup.policy", "compact")])?;
     s.send("compacted", of(&compacted, 0, 0))?;

@@ -96,6 +96,10 @@ pub fn create_topics(s: &mut Script<'_>) -> Result<()> {
         s.send(label, of(vec![topic]))?;
         s.reconnect();
     }
+    for time in [0, -1] {
+        let never = plain(&s.name("never"));
+        s.send(&format!("no time: {time}"), CreateTopicsRequest { timeout_ms: time, ..of(vec![never]) })?;
+    }
     for (label, assignments) in [
         ("assigned", assigned(&[(0, &[1]), (1, &[1])])),
         ("assigned elsewhere", assigned(&[(0, &[9])])),
@@ -145,6 +149,10 @@ pub fn delete_topics(s: &mut Script<'_>) -> Result<()> {
     s.send("missing", fit(of(&[NOWHERE]), version))?;
     s.send("bad name", fit(of(&["bad name"]), version))?;
     s.send("none", fit(of(&[]), version))?;
+    for time in [0, -1] {
+        let request = fit(of(&[&s.name("spared"), NOWHERE]), version);
+        s.send(&format!("no time: {time}"), DeleteTopicsRequest { timeout_ms: time, ..request })?;
+    }
     let twice = s.name("doomed-twice");
     topic(s, &twice, 1, &[])?;
     s.send("twice in one request", fit(of(&[&twice, &twice]), version))?;
@@ -160,6 +168,7 @@ pub fn delete_topics(s: &mut Script<'_>) -> Result<()> {
         s.send("by id", by_id(None, id))?;
         s.send("by an unknown id", by_id(None, NO_SUCH_ID))?;
         s.send("by nothing", by_id(None, Uuid::ZERO))?;
+        s.send("no time, by id", DeleteTopicsRequest { timeout_ms: 0, ..by_id(None, NO_SUCH_ID) })?;
     }
     Ok(())
 }
@@ -185,6 +194,9 @@ pub fn create_partitions(s: &mut Script<'_>) -> Result<()> {
     s.send("assigned elsewhere", of(&name, 5, Some(&[&[9]])))?;
     s.send("assigned too few", of(&name, 7, Some(&[&[1]])))?;
     s.send("assigned to nobody", of(&name, 5, Some(&[&[]])))?;
+    for time in [0, -1] {
+        s.send(&format!("no time: {time}"), CreatePartitionsRequest { timeout_ms: time, ..of(&name, 8, None) })?;
+    }
     s.send("only checked", CreatePartitionsRequest { validate_only: true, ..of(&name, 9, None) })?;
     let mut twice = of(&name, 6, None);
     twice.topics.push(twice.topics[0].clone());
@@ -230,6 +242,11 @@ pub fn elect_leaders(s: &mut Script<'_>) -> Result<()> {
     s.send("not needed", of(&name, 0))?;
     s.send("missing partition", of(&name, 3))?;
     s.send("missing topic", of(NOWHERE, 0))?;
+    for time in [0, -1] {
+        s.send(&format!("no time: {time}"), ElectLeadersRequest { timeout_ms: time, ..of(&name, 0) })?;
+        let all = ElectLeadersRequest { timeout_ms: time, topic_partitions: None, ..Default::default() };
+        s.send(&format!("no time for all: {time}"), all)?;
+    }
     if s.version >= 1 {
         s.send("unclean", ElectLeadersRequest { election_type: 1, ..of(&name, 0) })?;
         s.send("unknown kind", ElectLeadersRequest { election_type: 7, ..of(&name, 0) })?;
@@ -256,6 +273,10 @@ pub fn alter_partition_reassignments(s: &mut Script<'_>) -> Result<()> {
     s.send("cancelled", of(&name, 0, None))?;
     s.send("missing partition", of(&name, 4, Some(&[1])))?;
     s.send("missing topic", of(NOWHERE, 0, Some(&[1])))?;
+    for time in [0, -1] {
+        let request = of(&name, 0, Some(&[1]));
+        s.send(&format!("no time: {time}"), AlterPartitionReassignmentsRequest { timeout_ms: time, ..request })?;
+    }
     Ok(())
 }
 

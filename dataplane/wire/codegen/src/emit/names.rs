@@ -40,7 +40,7 @@ pub fn view_type(message: &Message, kind: &FieldType) -> String {
         FieldType::Struct(name) if borrows(message, kind) => format!("{name}View<'a>"),
         FieldType::Struct(name) => format!("{name}View"),
         FieldType::Array(element) => format!("ArrayView<'a, {}>", view_type(message, element)),
-        FieldType::Primitive(Primitive::String) => "&'a str".to_owned(),
+        FieldType::Primitive(Primitive::String) => "TextView<'a>".to_owned(),
         FieldType::Primitive(Primitive::Bytes | Primitive::Records) => "BytesView<'a>".to_owned(),
         FieldType::Primitive(primitive) => copied_type(*primitive).to_owned(),
     }

@@ -107,10 +107,15 @@ fn partition_error(random: &mut Random) -> PartitionError {
 fn fetch_error(random: &mut Random) -> FetchError {
     match random.below(4) {
         0 => FetchError::OutOfRange,
-        1 => FetchError::UnsupportedCompression,
+        1 => FetchError::NegativeSize,
         2 => FetchError::Corrupt,
         _ => FetchError::Partition(partition_error(random)),
     }
+}
+
+fn unfit(random: &mut Random) -> Unfit {
+    let made: [fn(String) -> Unfit; 4] = [Unfit::NotOneBatch, Unfit::Framing, Unfit::Zstd, Unfit::UnknownCodec];
+    made[random.below(4) as usize]("why".to_owned())
 }
 
 fn produce_error(random: &mut Random) -> ProduceError {
@@ -122,7 +127,7 @@ fn produce_error(random: &mut Random) -> ProduceError {
         2 => ProduceError::InvalidTimestamp { message: message(), records: records() },
         3 => ProduceError::TooLarge(message()),
         4 => ProduceError::BatchTooLarge(message()),
-        5 => ProduceError::UnsupportedCompression(message()),
+        5 => ProduceError::Unfit(unfit(random)),
         6 => ProduceError::UnsupportedForMessageFormat(message()),
         7 => ProduceError::Undecodable(message()),
         8 => ProduceError::NotEnoughReplicas,
