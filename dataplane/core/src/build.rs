@@ -1,5 +1,6 @@
 //! A core built on its own thread, from what the start prepared.
 
+use crate::calibrating::Calibrating;
 use crate::clock::{Clock, watch_clock};
 use crate::doors::ConnectionLimits;
 use crate::keeper::Keeper;
@@ -13,12 +14,12 @@ use base::{CoreId, ListenerId, Random, Sleeper, Uuid};
 use link::BoundListener;
 use net::Streams;
 use net::kernel_socket::{KernelStreams, SocketOptions};
-use nvme_device::{Device, Queue};
+use nvme_device::{Calibration, Device, Queue};
 use nvme_log::StoreOptions;
 use session::{NodeFacts, Sessions};
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 /// Everything a core's thread needs to build its core.
@@ -45,7 +46,8 @@ pub(crate) struct Shared {
     pub(crate) cores: u16,
     pub(crate) worker_cpus: Vec<usize>,
     pub(crate) durability: nvme_log::Durability,
-    pub(crate) prefers_durable_writes: bool,
+    /// Told by a setting, or measured by an earlier run; until then commits are written and flushed.
+    pub(crate) prefers_durable_writes: AtomicBool,
     pub(crate) terminate: Arc<AtomicBool>,
 }
 
@@ -66,7 +68,8 @@ impl Shared {
         let network = &self.options.config.network;
         StoreOptions {
             durability: self.durability,
-            durable_writes: self.prefers_durable_writes && self.device.geometry().durable_writes,
+            durable_writes: self.prefers_durable_writes.load(Ordering::Acquire)
+                && self.device.geometry().durable_writes,
             copy_out_window: self.share(network.copy_out_window),
             tail_cache: self.share(network.tail_cache),
             read_cache: self.share(network.read_cache),
@@ -236,8 +239,19 @@ pub(crate) fn open_office(
         hello,
         file_settings: shared.options.config.broker.clone(),
         stop_waiting: 0,
+        calibrating: calibrating(shared, &seed.keeper),
         log_keeper: seed.keeper,
     })
+}
+
+/// Whether it has to be found out how commits are made durable. Under cache durability nobody waits for that.
+fn calibrating(shared: &Shared, keeper: &nvme_log::Keeper) -> Calibrating {
+    let unknown = keeper.flush_method() == nvme_log::FlushMethod::Unknown
+        && shared.options.config.data.sync == settings::SyncMethod::Auto
+        && shared.durability == nvme_log::Durability::Flush;
+    let scratch = keeper.scratch().filter(|_| unknown);
+    let calibration = scratch.and_then(|scratch| Calibration::new(&shared.device, scratch));
+    calibration.map_or(Calibrating::Needless, |calibration| Calibrating::Wanted(Box::new(calibration)))
 }
 
 pub(crate) fn host_name() -> String {

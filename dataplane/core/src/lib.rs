@@ -7,6 +7,7 @@
 #![forbid(unsafe_code)]
 
 mod build;
+mod calibrating;
 mod clock;
 mod cpus;
 mod doors;
@@ -24,6 +25,7 @@ mod start;
 mod turn;
 mod watch;
 
+pub use calibrating::Calibrating;
 pub use cpus::{CpuPlan, cpu_plan};
 pub use doors::ConnectionLimits;
 pub use keeper::Keeper;

@@ -59,6 +59,10 @@ pub enum Message<D> {
     },
     Keeper(KeeperRequest),
     KeeperReply(KeeperReply),
+    /// How commits are made durable from now on.
+    FlushMethod {
+        durable_writes: bool,
+    },
     /// A write or a flush failed on some core: no core's journal goes on.
     NamespaceStopped {
         reason: StopReason,

@@ -199,6 +199,7 @@ impl<S: Streams, N: Namespace, O: Offload> Core<S, N, O> {
             Message::Duties(duties) => self.on_duties(now, duties),
             Message::HeldWanted => self.tell_held(),
             Message::KeeperReply(reply) => self.store.on_keeper_reply(now, reply),
+            Message::FlushMethod { durable_writes } => self.store.set_durable_writes(durable_writes),
             Message::NamespaceStopped { reason } => self.store.stop_namespace(reason),
             Message::Stop => self.begin_stop(),
             office => self.on_office_message(now, office),

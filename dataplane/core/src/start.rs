@@ -45,8 +45,7 @@ pub fn run(options: DataplaneOptions, listening: impl FnOnce(String)) -> Result<
     };
     let shared = Arc::new(Shared {
         durability: log_durability(options.config.data.durability),
-        // Nothing has been calibrated: until then write and fdatasync (design 02, commit policy).
-        prefers_durable_writes: options.config.data.sync == settings::SyncMethod::Dsync,
+        prefers_durable_writes: AtomicBool::new(options.config.data.sync == settings::SyncMethod::Dsync),
         clock,
         device: device.clone(),
         words,
@@ -61,6 +60,11 @@ pub fn run(options: DataplaneOptions, listening: impl FnOnce(String)) -> Result<
     let opened = open_namespace(&shared.options, &mut queue, &device, &opening_arena, open, lanes, clock)?;
     report(&opened);
     check_identity(&shared, &opened)?;
+    if shared.options.config.data.sync == settings::SyncMethod::Auto {
+        let measured = opened.superblock.flush;
+        tracing::info!(?measured, "how commits reach the medium, as an earlier run measured it");
+        shared.prefers_durable_writes.store(measured == nvme_log::FlushMethod::DurableWrite, Ordering::Release);
+    }
     let wakers: Vec<Arc<std::sync::OnceLock<net::Waker>>> =
         (0..cores).map(|core| if core == 0 { Arc::clone(&waker) } else { Arc::default() }).collect();
     let sleepers: Vec<Arc<Sleeper>> = wakers.iter().map(|waker| Arc::new(sleeper_for(Arc::clone(waker)))).collect();

@@ -1,6 +1,7 @@
 //! The loop. One turn of one core, in the order that design 01 argues; generic over the network and the device, and given
 //! its time, so that the simulator runs it too. Every step has a budget and says how much it did.
 
+use crate::calibrating::{CALIBRATION, Calibrating};
 use crate::keeper::Keeper;
 use crate::link_end::LinkEnd;
 use crate::mesh::Mesh;
@@ -89,6 +90,7 @@ pub struct Office {
     pub file_settings: settings::BrokerSettings,
     pub stop_waiting: usize,
     pub log_keeper: nvme_log::Keeper,
+    pub calibrating: Calibrating,
 }
 
 /// Lists that live as long as the loop, so that a turn allocates nothing for them.
@@ -212,6 +214,10 @@ impl<S: Streams, N: Namespace, O: Offload> Core<S, N, O> {
         count += self.offload.poll(JOBS_A_TURN, &mut finished);
         self.watch.step(Step::Partition);
         for job in finished.drain(..) {
+            if job.token == CALIBRATION {
+                self.on_calibration(job.work);
+                continue;
+            }
             self.partitions.on_work(now, &mut self.store, JobId(job.token.0), job.work);
         }
         self.scratch.finished = finished;
@@ -224,6 +230,7 @@ impl<S: Streams, N: Namespace, O: Offload> Core<S, N, O> {
         self.watch.step(Step::Log);
         let mut events = std::mem::take(&mut self.scratch.log_events);
         self.store.poll(now, &mut self.plan, &mut events);
+        self.poll_calibration();
         if let Some(office) = &mut self.office {
             office.log_keeper.poll(now, &mut self.plan);
         }
@@ -267,7 +274,9 @@ impl<S: Streams, N: Namespace, O: Offload> Core<S, N, O> {
         let mut events = std::mem::take(&mut self.scratch.log_events);
         match &mut self.office {
             Some(office) if nvme_log::Keeper::owns(completion.token) => {
-                office.log_keeper.on_completion(now, &completion)
+                if let Err(error) = office.log_keeper.on_completion(now, &completion) {
+                    self.store.stop_namespace(StopReason::Superblock(error));
+                }
             }
             _ => self.store.on_completion(now, completion, &mut events),
         }

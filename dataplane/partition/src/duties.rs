@@ -5,7 +5,7 @@ use crate::operation::ReplicaToken;
 use crate::partitions::{Partitions, Stalled};
 use crate::replica::{Replica, Standing};
 use crate::topic_rules::{log_config, produce_rules};
-use base::{LeaderEpoch, NodeId, Now, Offset, PartitionEpoch, PartitionId, WallMillis};
+use base::{LeaderEpoch, NodeId, Now, Offset, PartitionEpoch, PartitionId};
 use handoff::{PartitionError, UpCall};
 use nvme_log::{ChangeError, LogSlot, Store};
 use settings::TopicSettings;
@@ -258,7 +258,7 @@ fn new_replica(store: &Store, log: LogSlot, duty: &Duty, settings: TopicSettings
         overrides: BTreeMap::new(),
         settings,
         high_watermark: store.high_watermark_hint(log).max(store.log_start(log)),
-        last_append_time: WallMillis(0),
+        last_append_time: store.last_appended_at(log),
         queue: Default::default(),
         acknowledgements: Default::default(),
         watchers: Vec::new(),

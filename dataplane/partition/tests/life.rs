@@ -179,7 +179,7 @@ fn appends_wait_for_room_in_their_order() {
     let options = StoreOptions { copy_out_window: 256 << 10, ..store_options() };
     let mut node = Node::open(&disk, 8, now, &broker(&[]), options);
     node.lead(P(1), 0, &[]);
-    let gathers: Vec<_> = (0..200).map(|_| node.produce_async(Acks::Leader, P(1), batch(1, 7000))).collect();
+    let gathers: Vec<_> = (0..200).map(|_| node.produce_async(Acks::Leader, P(1), batch(1, 3500))).collect();
     for (number, gather) in gathers.into_iter().enumerate() {
         let base = node.produced(gather).remove(0).result.map(|one| one.base_offset.0);
         assert_eq!(base, Ok(number as i64));
@@ -187,7 +187,7 @@ fn appends_wait_for_room_in_their_order() {
     // One that finds no room until its time is over was never appended.
     let late: Vec<_> = (0..200)
         .map(|_| {
-            let mut command = node.produce_command(Acks::Leader, vec![(P(1), Some(batch(1, 7000)))]);
+            let mut command = node.produce_command(Acks::Leader, vec![(P(1), Some(batch(1, 3500)))]);
             command.deadline = node.now.monotonic;
             let gather = command.gather;
             node.send(Command::Produce(command));

@@ -1,5 +1,6 @@
 //! Which way to make a commit durable is faster here: one durable write (RWF_DSYNC), or a write and a flush. Run once
-//! on `offload` in the background after the node is ready; the answer is kept in the superblock (design 02).
+//! on `offload` in the background after the node is ready, one pair of writes at a time, so that no other job waits long
+//! behind it; the answer is kept in the superblock (design 02).
 
 use crate::device::Device;
 use crate::file::{NamespaceFile, offset};
@@ -28,11 +29,14 @@ impl Calibrated {
     }
 }
 
-/// The measurement as a job. It overwrites the scratch blocks.
+/// The measurement as a job, to be run again until it has an outcome. It overwrites the scratch blocks.
 pub struct Calibration {
     file: Arc<NamespaceFile>,
     scratch: BlockRange,
-    /// `None` until it has run.
+    durable: Vec<Duration>,
+    flushed: Vec<Duration>,
+    spent: Duration,
+    /// `None` until both ways were tried for long enough.
     pub outcome: Option<io::Result<Calibrated>>,
 }
 
@@ -43,42 +47,51 @@ impl Calibration {
         let geometry = file.geometry();
         let fits = scratch.count > 0 && scratch.end().0 <= geometry.blocks;
         assert!(fits, "the scratch {scratch} lies inside the namespace");
-        geometry.durable_writes.then(|| Calibration { file: file.clone(), scratch, outcome: None })
+        geometry.durable_writes.then(|| Calibration {
+            file: file.clone(),
+            scratch,
+            durable: Vec::new(),
+            flushed: Vec::new(),
+            spent: Duration::ZERO,
+            outcome: None,
+        })
     }
 
-    fn measure(&self) -> io::Result<Calibrated> {
+    fn measure(&mut self) -> io::Result<Option<Calibrated>> {
         let space = vec![0x5au8; self.scratch.bytes() as usize + BLOCK_SIZE];
         let start = space.as_ptr().align_offset(BLOCK_SIZE);
         let piece = &space[start..start + self.scratch.bytes() as usize];
         let at = offset(self.scratch);
         let file = &self.file.file;
-        // The first write may have to take space, which no commit does.
-        sys::write_pieces(file, &[piece], at, false)?;
-        file.sync_data()?;
-        let (mut durable, mut flushed) = (Vec::new(), Vec::new());
-        let begin = Instant::now();
-        while begin.elapsed() < TRIAL || durable.is_empty() {
-            let start = Instant::now();
-            sys::write_pieces(file, &[piece], at, true)?;
-            let middle = Instant::now();
+        if self.spent == Duration::ZERO {
+            // The first write may have to take space, which no commit does.
             sys::write_pieces(file, &[piece], at, false)?;
             file.sync_data()?;
-            durable.push(middle - start);
-            flushed.push(middle.elapsed());
         }
-        let samples = durable.len();
-        Ok(Calibrated { durable_write: median(durable), write_and_flush: median(flushed), samples })
+        let start = Instant::now();
+        sys::write_pieces(file, &[piece], at, true)?;
+        let middle = Instant::now();
+        sys::write_pieces(file, &[piece], at, false)?;
+        file.sync_data()?;
+        self.durable.push(middle - start);
+        self.flushed.push(middle.elapsed());
+        self.spent += start.elapsed();
+        Ok((self.spent >= TRIAL).then(|| Calibrated {
+            durable_write: median(&mut self.durable),
+            write_and_flush: median(&mut self.flushed),
+            samples: self.durable.len(),
+        }))
     }
 }
 
-fn median(mut times: Vec<Duration>) -> Duration {
+fn median(times: &mut [Duration]) -> Duration {
     times.sort_unstable();
     times[times.len() / 2]
 }
 
 impl Work for Calibration {
     fn run(&mut self) {
-        self.outcome = Some(self.measure());
+        self.outcome = self.measure().transpose();
     }
 
     fn into_any(self: Box<Self>) -> Box<dyn Any + Send> {

@@ -137,6 +137,12 @@ impl RegionMap {
         BlockRange::new(Block(self.superblocks_end.0 - 2), 2)
     }
 
+    /// Blocks that no region has, for trying out how fast the device is.
+    pub fn scratch(&self) -> Option<BlockRange> {
+        let count = (self.rings.0 - 2).min(2);
+        (count > 0).then(|| BlockRange::new(Block(2), count as u32))
+    }
+
     /// The largest extent there can be.
     pub fn largest_extent(&self) -> ExtentOrder {
         ExtentOrder::holding(self.slab_bytes().min(EXTENT_MAX)).expect("a slab is a power of two of the unit")
@@ -212,15 +218,19 @@ impl RegionMap {
     }
 }
 
-/// What a file that grows to `plan.blocks_max` should have at first: rings, roots and a few slabs. A power of two, so
-/// that the superblock's second copies lie at its end; `None` where even the whole is too small.
+/// What a file grows by.
+pub const GROWTH_STEP: u64 = 256 * MIB;
+
+/// What a file that grows to `plan.blocks_max` should have at first: rings, roots and a few slabs. Up to a GiB a power
+/// of two, so that the superblock's second copies lie at its end, and by steps of growth beyond; `None` where even the
+/// whole is too small.
 pub fn initial_blocks(plan: Plan) -> Option<u64> {
     let mut blocks = NAMESPACE_MIN / BLOCK;
     while blocks < plan.blocks_max {
         if RegionMap::compute(Plan { blocks, ..plan }).is_ok() {
             return Some(blocks);
         }
-        blocks *= 2;
+        blocks += if blocks < GIB / BLOCK { blocks } else { GROWTH_STEP / BLOCK };
     }
     RegionMap::compute(Plan { blocks: plan.blocks_max, ..plan }).ok().map(|_| plan.blocks_max)
 }
@@ -314,6 +324,10 @@ mod tests {
             initial_blocks(plan).map(|blocks| blocks * BLOCK / MIB)
         };
         assert_eq!((start(100, 2), start(100, 8), start(1, 2)), (Some(1024), Some(1024), Some(512)));
+        // Large rings (behind the first GiB, whose end has copies of the superblock) cost their size, not the next power
+        // of two.
+        let plan = Plan { blocks: 0, blocks_max: 50 * GIB / BLOCK, cpus: 2, ring_bytes: 2 * GIB };
+        assert_eq!(initial_blocks(plan).map(|blocks| blocks * BLOCK / MIB), Some(9728));
     }
 
     #[test]

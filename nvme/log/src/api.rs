@@ -288,13 +288,27 @@ pub enum LogEvent {
     Stopped,
 }
 
+/// What a slab is wanted for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SlabNeed {
+    /// So that new partitions find every shard with a slab: given only while there are plenty.
+    Ahead,
+    Data,
+    /// A checkpoint, which may take the reserve.
+    Internal,
+}
+
 /// What a store asks of the namespace's keeper on core 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KeeperRequest {
-    /// A slab for a shard; `internal` may take the reserve.
-    Slab { shard: base::ShardId, internal: bool },
+    Slab {
+        shard: base::ShardId,
+        need: SlabNeed,
+    },
     /// The release is durable: the slab may be given to another shard.
-    Released { slab: SlabId },
+    Released {
+        slab: SlabId,
+    },
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -305,6 +319,10 @@ pub enum KeeperReply {
     },
     /// Nothing is left.
     Full {
+        shard: base::ShardId,
+    },
+    /// There are not so many that one is given ahead of need.
+    NotNow {
         shard: base::ShardId,
     },
 }

@@ -106,7 +106,7 @@ impl Store {
         let takes = active.is_none();
         let partial = active.map_or(0, |extent| extent.len % BLOCK);
         let mut path = Path::Inline;
-        if partial + size >= self.options.data_first_from.max(2 * BLOCK_SIZE) as u64 {
+        if partial + size >= self.data_first_from() {
             path = Path::DataFirst;
         }
         if self.tails.uncopied_bytes > self.options.copy_out_window {
@@ -118,7 +118,7 @@ impl Store {
         };
         // With it go the taking of an extent and the end of a transaction.
         if !self.lane.has_room(record + 512, false) {
-            return Err(AppendError::Pressure);
+            return Err(if self.is_starved() { AppendError::Full } else { AppendError::Pressure });
         }
         self.reserve(record + 512, false).map_err(|NoMemory| AppendError::Pressure)?;
         let taken = if takes { Some(self.find_extent(now, slot, shard, size)?) } else { None };
@@ -130,6 +130,14 @@ impl Store {
             self.shard_mut(shard).space.release(extent);
         }
         result
+    }
+
+    /// The threshold T. Inline bytes are written twice; where copy-outs are half a window behind, the device is near its
+    /// bandwidth, and what can be written once is.
+    fn data_first_from(&self) -> u64 {
+        let behind = self.tails.uncopied_bytes * 2 > self.options.copy_out_window;
+        let least = 2 * BLOCK_SIZE;
+        if behind { least as u64 } else { self.options.data_first_from.max(least) as u64 }
     }
 
     /// A free extent for the partition's next batches (not yet its own).
@@ -153,7 +161,7 @@ impl Store {
         let found = own.allocate_data(wanted, least);
         let refused = matches!(own.slab_request, SlabRequest::Refused { .. });
         if found.is_none() || own.is_short() {
-            self.request_slab(now, shard, false);
+            self.request_slab(now, shard, SlabNeed::Data);
         }
         found.ok_or(if refused { AppendError::Full } else { AppendError::Pressure })
     }

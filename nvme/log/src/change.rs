@@ -49,7 +49,7 @@ impl Store {
         if let Some(next) = next
             && found.is_none_or(|(_, partitions)| partitions > 0)
         {
-            self.request_slab(now, next, false);
+            self.request_slab(now, next, SlabNeed::Data);
         }
         found.map(|(shard, _)| shard).or(next).expect("a core has shards")
     }

@@ -4,9 +4,9 @@
 //! the lane did at that place: its version says what it holds, and a replay skips the records that are in it. So
 //! nothing has to stand still. A root is written only when everything the blobs refer to is on the medium.
 
-use crate::api::LogSlot;
+use crate::api::{LogSlot, SlabNeed};
 use crate::io::{Purpose, split_write};
-use crate::shard::Shard;
+use crate::shard::{Shard, SlabRequest};
 use crate::store::{RoundMark, Store};
 use base::{BLOCK_SIZE, Block, Now, ShardId, Tenancy};
 use nvme_format::directory::{BlobPlace, Directory, ViewPlace};
@@ -60,6 +60,8 @@ pub struct Round {
     /// What must be on the device before the blobs may be believed.
     waits: BTreeMap<LogSlot, Vec<(Tenancy, u64)>>,
     writes: usize,
+    /// This shard has no place for its part of it.
+    starved: Option<ShardId>,
     /// The directories of this round by shard, and the storage that each names.
     directories: Vec<(BlobPlace, BTreeSet<ExtentAddress>)>,
 }
@@ -72,6 +74,14 @@ impl Store {
 
     pub fn is_checkpointing(&self) -> bool {
         self.checkpoint_wanted || self.round.is_some()
+    }
+
+    /// A checkpoint waits for space that the namespace does not have: the ring fills up, and only deletions help.
+    pub(crate) fn is_starved(&self) -> bool {
+        let starved = self.round.as_ref().and_then(|round| round.starved);
+        starved.is_some_and(|shard| {
+            matches!(self.shards[self.shard_index(shard)].slab_request, SlabRequest::Refused { .. })
+        })
     }
 
     /// The blob of this partition no longer tells what the medium will have: another is written in this round.
@@ -90,6 +100,7 @@ impl Store {
             self.begin_round();
         }
         let Some(mut round) = self.round.take() else { return };
+        round.starved = None;
         self.step_round(now, &mut round);
         if round.phase == Phase::Published {
             self.publish(&round);
@@ -125,6 +136,7 @@ impl Store {
             chunk: None,
             waits: BTreeMap::new(),
             writes: 0,
+            starved: None,
             directories: Vec::new(),
         });
     }
@@ -218,6 +230,7 @@ impl Store {
     fn write_chunk(&mut self, now: Now, round: &mut Round) -> bool {
         let Some(chunk) = &round.chunk else { return true };
         let Some(start) = self.write_storage(now, &mut round.writes, chunk.shard, &chunk.bytes) else {
+            round.starved = Some(chunk.shard);
             return false;
         };
         let chunk = round.chunk.take().expect("it is there");
@@ -244,7 +257,7 @@ impl Store {
     fn write_storage(&mut self, now: Now, writes: &mut usize, shard: ShardId, bytes: &[u8]) -> Option<Block> {
         let order = ExtentOrder::holding(bytes.len() as u64).expect("a checkpoint's piece fits the largest extent");
         let Some(extent) = self.shard_mut(shard).allocate_storage(order) else {
-            self.request_slab(now, shard, true);
+            self.request_slab(now, shard, SlabNeed::Internal);
             return None;
         };
         let start = self.write_at(now, writes, extent, bytes);
@@ -292,7 +305,8 @@ impl Store {
             let len = directory.encode().len() as u64 + 16;
             let order = ExtentOrder::holding(len).expect("a directory fits the largest extent");
             let Some(own) = self.shards[index].allocate_storage(order) else {
-                self.request_slab(now, shard, true);
+                self.request_slab(now, shard, SlabNeed::Internal);
+                round.starved = Some(shard);
                 return false;
             };
             storage.insert(own);

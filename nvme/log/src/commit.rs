@@ -6,7 +6,7 @@ use crate::io::{Purpose, split_write};
 use crate::lane::{CommitInFlight, CommitStep, Effect};
 use crate::shard::Quarantined;
 use crate::store::{Stopping, Store};
-use base::{Monotonic, Now};
+use base::{Monotonic, Now, ShardId};
 use nvme_format::journal::CommitKind;
 use nvme_plan::{Class, Completion, DeviceError, Operation, Plan, Promise};
 use std::time::Duration;
@@ -35,7 +35,7 @@ impl Store {
             self.poll_tails();
             self.poll_copy_out(now);
             self.poll_quarantine(now);
-            self.poll_slabs();
+            self.poll_slabs(now);
             self.poll_ring_zeroes(now);
             self.poll_pressure();
         }
@@ -74,6 +74,10 @@ impl Store {
                 self.cache_flush.in_flight = false;
                 self.lane.flushed = self.lane.flushed.max(sequence);
                 self.lane.quiet_since = now.monotonic;
+                while self.cache_flush.held.front().is_some_and(|(commit, _)| *commit <= sequence) {
+                    let (_, effect) = self.cache_flush.held.pop_front().expect("there is a first one");
+                    self.take_effect(effect);
+                }
             }
             Purpose::DataFirst { slot, tenancy, from, to, number } => {
                 self.data_first_in_flight -= 1;
@@ -199,7 +203,11 @@ impl Store {
                 self.lane.flushed = commit.sequence;
             }
             for effect in commit.effects {
-                self.take_effect(effect);
+                if self.waits_for_flush(&effect) {
+                    self.cache_flush.held.push_back((commit.sequence, effect));
+                } else {
+                    self.take_effect(effect);
+                }
             }
         }
         self.room_made = true;
@@ -246,13 +254,24 @@ impl Store {
         if self.events.last().is_some_and(same) {
             self.events.pop();
         }
-        if self.options.durability == Durability::Cache
-            && let Some(partition) = self.partition_mut(slot)
-            && partition.config.flush_messages.is_some_and(|messages| partition.unflushed >= messages)
-        {
-            partition.unflushed = 0;
-            self.cache_flush.wanted = true;
+    }
+
+    /// Whether an append is told durable only after a flush: under cache durability, where its topic asks for one after so
+    /// many messages.
+    fn waits_for_flush(&mut self, effect: &Effect) -> bool {
+        let Effect::Durable { slot, .. } = effect else { return false };
+        if self.options.durability != Durability::Cache {
+            return false;
         }
+        let same = |(_, held): &(u64, Effect)| matches!(held, Effect::Durable { slot: other, .. } if other == slot);
+        let behind = self.cache_flush.held.iter().any(same);
+        let Some(partition) = self.partition_mut(*slot) else { return false };
+        let due = partition.config.flush_messages.is_some_and(|messages| partition.unflushed >= messages);
+        if due {
+            partition.unflushed = 0;
+        }
+        self.cache_flush.wanted |= due || behind;
+        due || behind
     }
 
     fn poll_stalled(&mut self) {
@@ -316,16 +335,19 @@ impl Store {
         }
     }
 
-    /// Slabs of which nothing is left go back to the keeper, but for the last one of a shard with partitions.
-    fn poll_slabs(&mut self) {
+    /// Slabs of which nothing is left go back to the keeper, but for the last one of a shard, which stays for its
+    /// partitions, or for those to come while there are plenty.
+    fn poll_slabs(&mut self, now: Now) {
         if !self.units_freed || self.round.is_some() {
             return;
         }
+        self.ask_ahead(now);
         self.units_freed = false;
         for index in 0..self.shards.len() {
             let shard = &self.shards[index];
             let empty = shard.space.empty_slabs();
-            let keep = usize::from(shard.partitions > 0 && empty.len() == shard.space.slabs().len());
+            let wanted = shard.partitions > 0 || shard.keeps_ahead;
+            let keep = usize::from(wanted && empty.len() == shard.space.slabs().len());
             if empty.len() <= keep {
                 continue;
             }
@@ -338,6 +360,19 @@ impl Store {
             }
             self.shards[index].space.remove(slab);
             self.stage_record(&view, vec![Effect::SlabReleased { slab }]);
+        }
+    }
+
+    /// Once in a run each shard asks for its first slab before it has a partition: new partitions go to the least-loaded
+    /// shard among those that have one, and many may come in one turn.
+    fn ask_ahead(&mut self, now: Now) {
+        let mut lacking: Vec<ShardId> = Vec::new();
+        for shard in self.shards.iter_mut().filter(|shard| shard.space.total_units() == 0 && !shard.asked_ahead) {
+            shard.asked_ahead = true;
+            lacking.push(shard.id);
+        }
+        for shard in lacking {
+            self.request_slab(now, shard, SlabNeed::Ahead);
         }
     }
 
@@ -373,7 +408,10 @@ impl Store {
         let flush = (self.options.durability == Durability::Cache
             && lane.durable > lane.flushed
             && !self.cache_flush.in_flight)
-            .then(|| self.cache_flush.last + self.cache_flush_interval());
+            .then(|| match self.cache_flush.wanted {
+                true => Monotonic::ZERO,
+                false => self.cache_flush.last + self.cache_flush_interval(),
+            });
         let watermark = self.high_watermarks.front().map(|(due, _)| *due);
         // Those that nobody holds are looked at soon; the others when their descriptions end.
         let due = |held: &Quarantined| match held.freed.described_until {
@@ -403,7 +441,8 @@ impl Store {
         if self.stopping != Stopping::Checkpointing || self.checkpoint_wanted || self.round.is_some() {
             return;
         }
-        let pending = self.partitions.iter().any(|(_, partition)| !partition.pending.is_empty());
+        let pending = self.partitions.iter().any(|(_, partition)| !partition.pending.is_empty())
+            || !self.cache_flush.held.is_empty();
         if pending || self.lane.held_from.is_some() || !self.lane.is_idle() || !self.lane.has_room(0, true) {
             return;
         }

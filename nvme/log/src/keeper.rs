@@ -1,28 +1,35 @@
-//! The keeper of a namespace, beside the store of core 0: gives slabs to shards and grows a file.
+//! The keeper of a namespace, beside the store of core 0: gives slabs to shards, grows a file, and keeps in the
+//! superblock what was learned about the device.
 
-use crate::api::{KeeperReply, KeeperRequest};
+use crate::api::{KeeperReply, KeeperRequest, SlabNeed};
+use crate::superblock_update::SuperblockUpdate;
+use arena::Arena;
 use base::{Block, BlockRange, CoreId, Monotonic, Now, ShardId};
-use nvme_format::SlabId;
-use nvme_format::region::RegionMap;
+use nvme_format::region::{GROWTH_STEP, RegionMap};
+use nvme_format::superblock::FlushMethod;
+use nvme_format::{SlabId, Superblock};
 use nvme_plan::{Class, Completion, DeviceError, Geometry, Operation, Plan, Request, Token};
 use std::collections::VecDeque;
 use std::time::Duration;
 
 const BLOCK: u64 = base::BLOCK_SIZE as u64;
-const GROWTH_STEP: u64 = 256 * 1024 * 1024;
+/// A file grows when less than this is left beside the reserve, so that whoever needs a slab finds one that was
+/// written with zeroes.
+const GROWTH_AHEAD: u64 = 128 * 1024 * 1024;
 /// After a refusal of the file system it is asked again.
 const GROWTH_RETRY: Duration = Duration::from_secs(10);
 /// Zeroes written ahead of use: 1 MiB every 20 ms is 50 MB/s.
 const ZERO_BLOCKS: u64 = 256;
 const ZERO_EVERY: Duration = Duration::from_millis(20);
-/// Tells the keeper's requests from those of the store on the same queue.
-const TOKEN: u64 = 1 << 63;
+/// Tell the keeper's requests from those of the store on the same queue, whose tokens name slots: none has such a number.
+const GROWTH_TOKEN: Token = Token(u64::MAX);
+const SUPERBLOCK_TOKEN: Token = Token(u64::MAX - 1);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Growth {
     Idle,
     Growing(BlockRange),
-    /// What was grown, written with zeroes up to `done`.
+    /// What was grown, written with zeroes up to `done`: so far it is in the pool.
     Zeroing {
         done: u64,
         until: u64,
@@ -46,16 +53,19 @@ pub struct Keeper {
     growth: Growth,
     waiting: VecDeque<ShardId>,
     replies: VecDeque<(CoreId, KeeperReply)>,
+    superblock: Superblock,
+    update: Option<SuperblockUpdate>,
 }
 
 impl Keeper {
     pub fn new(
-        map: RegionMap,
+        superblock: Superblock,
         geometry: &Geometry,
         cores: u16,
         owned: &[(SlabId, ShardId)],
         zero_ahead: bool,
     ) -> Keeper {
+        let map = superblock.map;
         let mut owners = vec![None; map.slabs_within(map.blocks_max.max(geometry.blocks)) as usize];
         for (slab, shard) in owned {
             owners[slab.0 as usize] = Some(*shard);
@@ -70,7 +80,46 @@ impl Keeper {
             growth: Growth::Idle,
             waiting: VecDeque::new(),
             replies: VecDeque::new(),
+            superblock,
+            update: None,
         }
+    }
+
+    /// What the medium says now: an opening ends with it.
+    pub(crate) fn set_superblock(&mut self, superblock: Superblock) {
+        self.superblock = superblock;
+    }
+
+    /// Blocks that hold nothing.
+    pub fn scratch(&self) -> Option<BlockRange> {
+        self.map.scratch()
+    }
+
+    /// How commits reach the medium, as far as it was measured.
+    pub fn flush_method(&self) -> FlushMethod {
+        self.superblock.flush
+    }
+
+    /// Keeps in the superblock how commits are to reach the medium; false where there is no memory for it now.
+    pub fn keep_flush_method(&mut self, method: FlushMethod, arena: &Arena) -> bool {
+        if self.superblock.flush == method || self.update.is_some() {
+            return true;
+        }
+        let mut next = self.superblock.clone();
+        next.sequence += 1;
+        next.flush = method;
+        let Some(update) = SuperblockUpdate::new(&next, arena) else { return false };
+        (self.update, self.superblock) = (Some(update), next);
+        true
+    }
+
+    /// Slabs beside the reserve below which a file grows.
+    fn ahead(&self) -> usize {
+        (GROWTH_AHEAD / self.map.slab_bytes()).max(1) as usize
+    }
+
+    fn reserved(&self) -> usize {
+        self.map.reserved_slabs(self.pool) as usize
     }
 
     fn in_pool(&self) -> usize {
@@ -87,6 +136,11 @@ impl Keeper {
         self.unowned() as u64 * self.map.slab_bytes()
     }
 
+    /// Blocks of the namespace, as far as they may be used.
+    pub(crate) fn blocks(&self) -> u64 {
+        self.pool
+    }
+
     /// Bytes of the namespace that are in use or can be given out without growth.
     pub fn pool_bytes(&self) -> u64 {
         self.pool * BLOCK
@@ -95,13 +149,15 @@ impl Keeper {
     pub fn on_request(&mut self, now: Now, request: KeeperRequest) {
         match request {
             KeeperRequest::Released { slab } => self.owners[slab.0 as usize] = None,
-            KeeperRequest::Slab { shard, internal: true } => match self.give(shard, 0) {
-                Some(slab) => self.reply(KeeperReply::Slab { shard, slab }),
-                None => self.wait_for_growth(now, shard),
-            },
-            KeeperRequest::Slab { shard, internal: false } => {
-                match self.give(shard, self.map.reserved_slabs(self.pool) as usize) {
+            KeeperRequest::Slab { shard, need } => {
+                let keep = match need {
+                    SlabNeed::Internal => 0,
+                    SlabNeed::Data => self.reserved(),
+                    SlabNeed::Ahead => self.reserved() + self.ahead().max(self.in_pool() / 4),
+                };
+                match self.give(shard, keep) {
                     Some(slab) => self.reply(KeeperReply::Slab { shard, slab }),
+                    None if need == SlabNeed::Ahead => self.reply(KeeperReply::NotNow { shard }),
                     None => self.wait_for_growth(now, shard),
                 }
             }
@@ -120,7 +176,7 @@ impl Keeper {
     }
 
     fn reply(&mut self, reply: KeeperReply) {
-        let (KeeperReply::Slab { shard, .. } | KeeperReply::Full { shard }) = reply;
+        let (KeeperReply::Slab { shard, .. } | KeeperReply::Full { shard } | KeeperReply::NotNow { shard }) = reply;
         self.replies.push_back((CoreId(shard.0 % self.cores), reply));
     }
 
@@ -147,7 +203,7 @@ impl Keeper {
     }
 
     fn serve_waiting(&mut self) {
-        let keep = self.map.reserved_slabs(self.pool) as usize;
+        let keep = self.reserved();
         while let Some(shard) = self.waiting.front().copied() {
             let Some(slab) = self.give(shard, keep) else { return };
             self.waiting.pop_front();
@@ -157,10 +213,13 @@ impl Keeper {
 
     /// Grows ahead of need, and writes what was grown with zeroes: a hole doubles the latency of the writes into it.
     pub fn poll(&mut self, now: Now, plan: &mut Plan) {
+        if let Some(operation) = self.update.as_mut().and_then(SuperblockUpdate::next) {
+            let class = Class::Background;
+            plan.push_back(Request { token: SUPERBLOCK_TOKEN, class, deadline: None, operation });
+        }
         match self.growth {
             Growth::Idle | Growth::Refused { .. } => {
-                let keep = self.map.reserved_slabs(self.pool) as usize;
-                let short = !self.waiting.is_empty() || self.unowned() <= keep;
+                let short = !self.waiting.is_empty() || self.unowned() < self.reserved() + self.ahead();
                 if short && self.can_grow(now) {
                     let step = (GROWTH_STEP / BLOCK).max(self.map.slab_blocks).min(self.map.blocks_max - self.pool);
                     let range = BlockRange::new(Block(self.pool), step as u32);
@@ -171,7 +230,7 @@ impl Keeper {
             Growth::Growing(_) => {}
             Growth::Zeroing { done, until, in_flight: false, next } => {
                 if done >= until || !self.waiting.is_empty() {
-                    // Whoever waits takes it as it is.
+                    // Whoever waits takes it as it is: slower writes are better than none.
                     self.pool = until;
                     self.growth = Growth::Idle;
                     self.serve_waiting();
@@ -188,15 +247,39 @@ impl Keeper {
     }
 
     fn emit(&mut self, plan: &mut Plan, operation: Operation) {
-        plan.push_back(Request { token: Token(TOKEN), class: Class::Background, deadline: None, operation });
+        plan.push_back(Request { token: GROWTH_TOKEN, class: Class::Background, deadline: None, operation });
     }
 
     /// Whether a completion is of one of its requests.
     pub fn owns(token: Token) -> bool {
-        token.0 == TOKEN
+        token == GROWTH_TOKEN || token == SUPERBLOCK_TOKEN
     }
 
-    pub fn on_completion(&mut self, now: Now, completion: &Completion) {
+    /// A shard waits for growth.
+    pub(crate) fn has_waiting(&self) -> bool {
+        !self.waiting.is_empty()
+    }
+
+    /// Something of it is on its way to the device.
+    pub(crate) fn is_busy(&self) -> bool {
+        self.update.is_some() || matches!(self.growth, Growth::Growing(_) | Growth::Zeroing { in_flight: true, .. })
+    }
+
+    /// Takes a completion of its own. A superblock that could not be written stops the namespace (rule 6).
+    pub fn on_completion(&mut self, now: Now, completion: &Completion) -> Result<(), DeviceError> {
+        if completion.token == SUPERBLOCK_TOKEN {
+            completion.result?;
+            let done = self.update.as_mut().is_none_or(SuperblockUpdate::on_complete);
+            if done {
+                self.update = None;
+            }
+            return Ok(());
+        }
+        self.on_growth(now, completion);
+        Ok(())
+    }
+
+    fn on_growth(&mut self, now: Now, completion: &Completion) {
         match (self.growth, completion.result) {
             (Growth::Growing(range), Ok(())) => {
                 let (done, until) = (range.start.0, range.end().0);
@@ -217,6 +300,8 @@ impl Keeper {
             (Growth::Zeroing { done, until, next, .. }, result) => {
                 let done = if result.is_ok() { done } else { until };
                 self.growth = Growth::Zeroing { done, until, in_flight: false, next };
+                self.pool = self.pool.max(done);
+                self.serve_waiting();
             }
             (Growth::Idle | Growth::Refused { .. }, _) => {}
         }

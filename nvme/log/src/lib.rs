@@ -33,6 +33,7 @@ mod seed;
 mod shard;
 mod space;
 mod store;
+mod superblock_update;
 mod tails;
 mod truncate;
 
@@ -41,6 +42,7 @@ pub use config::{Durability, LogConfig, StoreOptions};
 pub use formatting::{FormatError, FormatOptions, Formatting};
 pub use keeper::Keeper;
 pub use nvme_format::blob::{AbortedRange, EpochStart, ProducerBatch, ProducerState, Segment};
+pub use nvme_format::superblock::FlushMethod;
 pub use opening::{Damage, OpenError, OpenOptions, Opened, Opening, RecoveryReport};
 pub use partition::epochs::EpochTable;
 pub use partition::producers::{ProducerTable, Transactions};

@@ -4,7 +4,7 @@ use crate::api::*;
 use crate::io::Purpose;
 use crate::store::Store;
 use arena::{Buffer, BufferRef};
-use base::{BLOCK_SIZE, BlockRange, Monotonic, Now, Tenancy};
+use base::{BLOCK_SIZE, Block, BlockRange, Monotonic, Now, Tenancy};
 use nvme_format::crc;
 use nvme_format::index::{decode_blocks, index_blocks};
 use nvme_plan::{Class, DeviceError, Operation};
@@ -12,6 +12,8 @@ use std::collections::{HashMap, VecDeque};
 use std::rc::Rc;
 
 const BLOCK: u64 = BLOCK_SIZE as u64;
+/// A device read is at most this long (rule 14); the index of a large extent takes several.
+const READ_BLOCKS: u32 = 32;
 /// In flight at once: while a commit is, and else.
 const BESIDE_COMMITS: usize = 2;
 const ALONE: usize = 16;
@@ -21,6 +23,8 @@ pub struct Reads {
     /// Who waits for what: one read in flight a stretch.
     waiting: HashMap<ReadPlan, Vec<ReadTicket>>,
     queue: VecDeque<ReadPlan>,
+    /// What was read of those that take several reads.
+    pieces: HashMap<ReadPlan, Vec<u8>>,
     in_flight: usize,
     next_ticket: u64,
 }
@@ -112,7 +116,10 @@ impl Store {
             let tenancy = plan.tenancy();
             let live = self.partition(plan.slot()).is_some_and(|partition| partition.extent(tenancy).is_some())
                 || self.quarantine.iter().any(|held| held.freed.tenancy == tenancy);
-            let range = plan.range();
+            let done = self.reads.pieces.get(&plan).map_or(0, |pieces| (pieces.len() / BLOCK_SIZE) as u32);
+            let whole = plan.range();
+            let start = Block(whole.start.0 + u64::from(done));
+            let range = BlockRange::new(start, (whole.count - done).min(READ_BLOCKS));
             match self.arena.try_allocate(range.bytes() as usize) {
                 _ if !live => self.finish_read(&plan, Err(ReadError::Gone)),
                 None => {
@@ -129,6 +136,7 @@ impl Store {
     }
 
     fn finish_read(&mut self, plan: &ReadPlan, result: Result<BufferRef, ReadError>) {
+        self.reads.pieces.remove(plan);
         for ticket in self.reads.waiting.remove(plan).unwrap_or_default() {
             let result = result.clone();
             match self.own_reads.remove(&ticket) {
@@ -145,7 +153,16 @@ impl Store {
             (Ok(()), None) => Err(ReadError::Device(DeviceError::Gone)),
             (Ok(()), Some(into)) => match &plan {
                 ReadPlan::Stretch(stretch) => self.verify_stretch(stretch, into),
-                ReadPlan::Index(index) => self.take_index(index, &into),
+                ReadPlan::Index(index) => {
+                    let pieces = self.reads.pieces.entry(plan).or_default();
+                    pieces.extend_from_slice(&into);
+                    if (pieces.len() as u64) < plan.range().bytes() {
+                        self.reads.queue.push_front(plan);
+                        return;
+                    }
+                    let blocks = self.reads.pieces.remove(&plan).unwrap_or_default();
+                    self.take_index(index, &blocks)
+                }
             },
         };
         self.finish_read(&plan, verified);

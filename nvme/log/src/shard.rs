@@ -41,6 +41,9 @@ pub struct Shard {
     pub next_version: u64,
     pub next_tenancy: u64,
     pub slab_request: SlabRequest,
+    /// A slab was asked for ahead of need, and one that is empty stays until data has no other place.
+    pub asked_ahead: bool,
+    pub keeps_ahead: bool,
     /// Every extent that checkpoints have, and the sets that the last two published roots name.
     pub storage: BTreeSet<ExtentAddress>,
     pub published: VecDeque<BTreeSet<ExtentAddress>>,
@@ -61,6 +64,8 @@ impl Shard {
             next_version: 1,
             next_tenancy: 1,
             slab_request: SlabRequest::None,
+            asked_ahead: false,
+            keeps_ahead: true,
             storage: BTreeSet::new(),
             published: VecDeque::new(),
             checkpoint: 0,

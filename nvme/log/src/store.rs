@@ -15,6 +15,7 @@ use crate::shard::{Quarantined, SavedView, Shard, SlabRequest};
 use crate::tails::Tails;
 use arena::{Arena, BufferRef};
 use base::{CoreId, Monotonic, Now, Offset, PartitionId, Random, ShardId, Slots};
+use nvme_format::SlabId;
 use nvme_format::blob::Segment;
 use nvme_format::record::{Change, Record, RecordView};
 use nvme_format::region::RegionMap;
@@ -79,11 +80,15 @@ pub(crate) struct RoundMark {
     pub position: u64,
 }
 
-#[derive(Clone, Copy, Debug, Default)]
+/// Flushes under `Durability::Cache`.
+#[derive(Clone, Debug, Default)]
 pub(crate) struct CacheFlush {
     pub in_flight: bool,
     pub last: Monotonic,
     pub wanted: bool,
+    /// Appends that reached their topic's `flush.messages`, and those of their partitions behind them, with the commit
+    /// that they are in: as in Kafka they are acknowledged once they are flushed.
+    pub held: VecDeque<(u64, Effect)>,
     /// The shortest `flush.ms` that was configured.
     pub shortest: Option<std::time::Duration>,
 }
@@ -224,6 +229,17 @@ impl Store {
         self.partitions.iter().filter_map(|(_, partition)| suspect(partition)).collect()
     }
 
+    /// When a batch was last appended, by the clock of the node, as far as segments still tell.
+    pub fn last_appended_at(&self, slot: LogSlot) -> base::WallMillis {
+        let times = self.known(slot).segments.iter().map(|segment| segment.modified);
+        times.max().unwrap_or(base::WallMillis(0))
+    }
+
+    /// Commits carry the promise themselves from now on, or are followed by a flush: whichever was measured to be faster.
+    pub fn set_durable_writes(&mut self, durable: bool) {
+        self.options.durable_writes = durable;
+    }
+
     pub fn stop_reason(&self) -> Option<StopReason> {
         self.stopped
     }
@@ -345,7 +361,7 @@ impl Store {
     }
 
     /// Asks the keeper for a slab unless that is on its way.
-    pub(crate) fn request_slab(&mut self, now: Now, shard: ShardId, internal: bool) {
+    pub(crate) fn request_slab(&mut self, now: Now, shard: ShardId, need: SlabNeed) {
         let retry = std::time::Duration::from_millis(100);
         let own = self.shard_mut(shard);
         let ask = match own.slab_request {
@@ -355,7 +371,7 @@ impl Store {
         };
         if ask {
             own.slab_request = SlabRequest::Sent;
-            self.requests.push_back(KeeperRequest::Slab { shard, internal });
+            self.requests.push_back(KeeperRequest::Slab { shard, need });
         }
     }
 
@@ -364,22 +380,30 @@ impl Store {
             KeeperReply::Full { shard } => {
                 self.shard_mut(shard).slab_request = SlabRequest::Refused { at: now.monotonic };
                 self.room_made = true;
+                // What shards without partitions have got ahead goes back: it is asked for again soon.
+                self.shards.iter_mut().for_each(|shard| shard.keeps_ahead = false);
+                self.units_freed = true;
             }
+            KeeperReply::NotNow { shard } => self.shard_mut(shard).slab_request = SlabRequest::None,
             KeeperReply::Slab { shard, slab } => {
-                let record = RecordView { shard, record: Record::SlabTaken { slab } };
-                let len = record.encoded_len();
-                if self.stopped.is_some() || self.reserve(len, true).is_err() {
-                    // Nothing was taken yet: the slab goes back, and the shard asks again when it needs one.
-                    self.requests.push_back(KeeperRequest::Released { slab });
-                    self.shard_mut(shard).slab_request = SlabRequest::None;
-                    return;
-                }
-                let own = self.shard_mut(shard);
-                own.slab_request = SlabRequest::None;
-                own.space.add(slab, false);
-                self.stage_record(&record, vec![Effect::SlabTaken { shard, slab }]);
-                self.room_made = true;
+                self.on_slab(shard, slab);
             }
         }
+    }
+
+    fn on_slab(&mut self, shard: ShardId, slab: SlabId) {
+        let record = RecordView { shard, record: Record::SlabTaken { slab } };
+        let len = record.encoded_len();
+        if self.stopped.is_some() || self.reserve(len, true).is_err() {
+            // Nothing was taken yet: the slab goes back, and the shard asks again when it needs one.
+            self.requests.push_back(KeeperRequest::Released { slab });
+            self.shard_mut(shard).slab_request = SlabRequest::None;
+            return;
+        }
+        let own = self.shard_mut(shard);
+        own.slab_request = SlabRequest::None;
+        own.space.add(slab, false);
+        self.stage_record(&record, vec![Effect::SlabTaken { shard, slab }]);
+        self.room_made = true;
     }
 }

@@ -266,7 +266,7 @@ impl Load {
             work += core.queue.poll(now, usize::MAX, &mut core.completions);
             for completion in core.completions.drain(..) {
                 if Keeper::owns(completion.token) {
-                    self.keeper.on_completion(now, &completion);
+                    self.keeper.on_completion(now, &completion).expect("the superblock is written");
                 } else {
                     core.store.on_completion(now, completion, &mut core.events);
                 }

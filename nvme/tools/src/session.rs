@@ -3,7 +3,7 @@
 use crate::error::ToolError;
 use arena::{Arena, Region};
 use base::{CoreId, Now, Random, Uuid};
-use nvme_log::{Keeper, LogEvent, OpenOptions, Opened, Opening, RecoveryReport, Store, StoreOptions};
+use nvme_log::{Keeper, LogEvent, OpenOptions, Opened, Opening, RecoveryReport, StopReason, Store, StoreOptions};
 use nvme_plan::{Completion, Namespace, Plan};
 
 /// Memory for commits, copy-out and checkpoints; touched on use.
@@ -103,7 +103,8 @@ impl<'a, N: Namespace> Session<'a, N> {
         let count = queue.poll(now, usize::MAX, completions);
         for completion in completions.drain(..) {
             if Keeper::owns(completion.token) {
-                keeper.on_completion(now, &completion);
+                let written = keeper.on_completion(now, &completion);
+                written.map_err(|error| ToolError::Stopped(StopReason::Superblock(error)))?;
             } else {
                 store.on_completion(now, completion, events);
             }

@@ -270,6 +270,7 @@ impl Node {
             hello,
             file_settings: self.options.broker.clone(),
             stop_waiting: 0,
+            calibrating: Default::default(),
             log_keeper,
         }
     }

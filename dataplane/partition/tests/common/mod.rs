@@ -150,7 +150,7 @@ impl Node {
         self.queue.poll(now, usize::MAX, &mut self.completions);
         for completion in std::mem::take(&mut self.completions) {
             if Keeper::owns(completion.token) {
-                self.keeper.on_completion(now, &completion);
+                self.keeper.on_completion(now, &completion).expect("the superblock is written");
             } else {
                 self.store.on_completion(now, completion, &mut self.events);
             }

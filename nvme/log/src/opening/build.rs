@@ -113,7 +113,7 @@ impl Opening {
             by_core.entry(id.0 % cores).or_default().push(*id);
         }
         let zero_ahead = self.options.store.zero_ahead;
-        self.keeper = Some(Keeper::new(superblock.map, &self.geometry, cores, &owned, zero_ahead));
+        self.keeper = Some(Keeper::new(superblock.clone(), &self.geometry, cores, &owned, zero_ahead));
         for (core, ids) in by_core {
             let mut seeds = Vec::new();
             let mut partitions = Vec::new();
@@ -193,10 +193,14 @@ impl Opening {
             }
             done &= !store.is_checkpointing();
         }
-        if full && self.tokens.is_empty() {
+        if full && self.tokens.is_empty() && !keeper.is_busy() {
             return Err(OpenError::NoRoom);
         }
-        Ok(done && self.tokens.is_empty())
+        // A namespace that is nearly full may have to grow for the checkpoints that end its opening.
+        if keeper.has_waiting() {
+            keeper.poll(now, plan);
+        }
+        Ok(done && self.tokens.is_empty() && !keeper.is_busy())
     }
 }
 

@@ -243,6 +243,11 @@ impl Opening {
     }
 
     pub fn on_completion(&mut self, now: Now, mut completion: Completion) {
+        if let Some(keeper) = self.keeper.as_mut().filter(|_| Keeper::owns(completion.token)) {
+            // An opening has no update of the keeper under way, and a growth that fails is a growth that did not come.
+            let _ = keeper.on_completion(now, &completion);
+            return;
+        }
         let Some((store, token)) = self.tokens.remove(&completion.token.0) else {
             self.driver.on_completion(completion);
             return;
@@ -482,13 +487,14 @@ impl Opening {
         self.driver.flush();
         let ring = self.ring();
         let cores = self.options.cores;
+        let blocks = self.keeper.as_ref().map_or(self.geometry.blocks, Keeper::blocks);
         let next = self.superblock.as_mut().expect("it was chosen");
         next.sequence += 1;
         next.generation = ring.generation;
         next.first_sequence = ring.first_sequence;
         next.cores = cores;
         next.boot = self.options.boot;
-        next.blocks = self.geometry.blocks;
+        next.blocks = blocks;
         next.lanes_written = self.rings_written;
         Step::Rewrite
     }
@@ -513,13 +519,10 @@ impl Opening {
         let view = self.stores.iter().find_map(|store| store.saved_view().cloned());
         self.report.partitions = seeds.iter().map(StoreSeed::partitions).sum();
         self.report.suspects = self.stores.iter().flat_map(Store::suspects).collect();
-        Some(Opened {
-            superblock: self.superblock.clone()?,
-            seeds,
-            keeper: self.keeper.take()?,
-            report: self.report.clone(),
-            view,
-        })
+        let superblock = self.superblock.clone()?;
+        let mut keeper = self.keeper.take()?;
+        keeper.set_superblock(superblock.clone());
+        Some(Opened { superblock, seeds, keeper, report: self.report.clone(), view })
     }
 
     fn next_generation(&mut self) -> RingStart {

@@ -173,7 +173,7 @@ impl Node {
             core.queue.poll(now, usize::MAX, &mut core.completions);
             for completion in core.completions.drain(..) {
                 if Keeper::owns(completion.token) {
-                    keeper.on_completion(now, &completion);
+                    keeper.on_completion(now, &completion).expect("the superblock is written");
                 } else {
                     core.store.on_completion(now, completion, &mut core.events);
                 }

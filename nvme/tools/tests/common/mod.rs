@@ -126,7 +126,7 @@ impl Node {
             queue.poll(self.now, usize::MAX, &mut completions);
             for completion in completions.drain(..) {
                 if Keeper::owns(completion.token) {
-                    self.keeper.on_completion(self.now, &completion);
+                    self.keeper.on_completion(self.now, &completion).expect("the superblock is written");
                 } else {
                     self.stores[core].on_completion(self.now, completion, &mut self.events[core]);
                 }

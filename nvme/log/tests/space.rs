@@ -1,0 +1,191 @@
+//! Where slabs come from and go to: growth ahead of need and within bounds, growth inside an opening, the spreading of
+//! partitions over shards; and what the keeper writes into the superblock.
+
+mod common;
+
+use base::*;
+use common::*;
+use nvme_device::sim::{FaultPlan, PerMillion, SimDisk, SimOptions};
+use nvme_log::FlushMethod;
+use pollux_nvme_log as nvme_log;
+use pollux_nvme_log::*;
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+const MIB: u64 = 1 << 20;
+
+fn growing(mib: u64, max: u64, seed: u64, options: &OpenOptions) -> (Node, Random) {
+    let disk = SimDisk::new(SimOptions::new(mib * MIB / BLOCK_SIZE as u64), Random::from_seed(seed));
+    let (mut random, mut now) = (Random::from_seed(seed + 1), START);
+    format(&disk, 2, max * MIB, &mut random, &mut now);
+    (open(&disk, options, &mut random, &mut now), random)
+}
+
+fn create(node: &mut Node, number: u128) -> LogSlot {
+    let now = node.now;
+    node.store().create(now, partition(number), 0, LogConfig::keep_everything()).expect("created")
+}
+
+fn blocks(node: &Node) -> u64 {
+    node.disk.seen().blocks()
+}
+
+#[test]
+fn partitions_made_in_one_turn_are_spread_over_the_shards() {
+    let (mut node, _) = growing(512, 0, 10, &options(1));
+    node.turns(2000);
+    let slots: Vec<LogSlot> = (0..64).map(|number| create(&mut node, number)).collect();
+    let mut by_shard: BTreeMap<ShardId, usize> = BTreeMap::new();
+    for slot in slots {
+        *by_shard.entry(node.store().shard(slot)).or_default() += 1;
+    }
+    assert_eq!(by_shard.len(), usize::from(node.superblock.map.shards), "{by_shard:?}");
+    assert!(by_shard.values().all(|count| *count == 8), "{by_shard:?}");
+}
+
+/// One partition may have all the space there is, though every shard had a slab ahead of need.
+#[test]
+fn what_was_taken_ahead_goes_back_when_data_needs_it() {
+    let (mut node, mut random) = growing(64, 0, 20, &options(1));
+    node.turns(2000);
+    let slot = create(&mut node, 1);
+    let mut appended = 0u64;
+    loop {
+        let bytes = batch(&mut random, 1, 200_000, node.now.wall);
+        match node.append(slot, &bytes, 0) {
+            Ok(_) => appended += bytes.len() as u64,
+            Err(error) => {
+                assert_eq!(error, AppendError::Full);
+                let before = node.keeper.unowned();
+                node.turns(20_000);
+                if node.keeper.unowned() == before {
+                    break;
+                }
+            }
+        }
+    }
+    let map = node.superblock.map;
+    let slabs = u64::from(map.slabs_within(blocks(&node))) * map.slab_bytes();
+    assert!(appended * 10 > slabs * 7, "{appended} of {slabs} bytes");
+}
+
+#[test]
+fn growth_stays_ahead_of_what_is_used_and_within_a_step_of_it() {
+    let (mut node, mut random) = growing(512, 2048, 30, &options(1));
+    let idle = blocks(&node);
+    node.turns(5000);
+    assert_eq!(blocks(&node), idle, "an idle node does not grow");
+    let mut first = idle;
+    // Topics come and go: what they had is used again.
+    for round in 0..12u128 {
+        let slots: Vec<LogSlot> = (0..4).map(|number| create(&mut node, round * 4 + number)).collect();
+        for slot in &slots {
+            for _ in 0..8 {
+                let bytes = batch(&mut random, 1, 900_000, node.now.wall);
+                node.append(*slot, &bytes, 0).expect("appended");
+            }
+        }
+        node.settle();
+        for slot in slots {
+            node.store().delete(slot).expect("deleted");
+        }
+        node.turns(3000);
+        if round == 2 {
+            first = blocks(&node);
+            assert!((first - idle) * BLOCK_SIZE as u64 <= 256 * MIB, "one step ahead of use");
+        }
+    }
+    // 345 MB went through, 28 MB at a time.
+    assert_eq!(blocks(&node), first, "deleted topics give their space back");
+    let slot = create(&mut node, 1000);
+    let mut used = 0;
+    for _ in 0..400 {
+        let bytes = batch(&mut random, 1, 900_000, node.now.wall);
+        used += node.append(slot, &bytes, 0).map(|_| bytes.len() as u64).expect("appended");
+    }
+    node.settle();
+    let grown = (blocks(&node) - first) * BLOCK_SIZE as u64;
+    assert!(grown > 0, "it grew");
+    // Extents of 64 MiB may be half empty, eight shards have a slab each, and 256 MiB are taken at a time.
+    let slack = node.superblock.map.slab_bytes() * 8 + 2 * 256 * MIB;
+    assert!(first * BLOCK_SIZE as u64 + grown <= used + slack + 512 * MIB, "{grown} for {used}");
+    assert_eq!(grown % (256 * MIB), 0);
+}
+
+/// A full namespace refuses appends instead of letting them wait, opens again whether it may grow or not, and takes appends
+/// once it may.
+#[test]
+fn a_node_that_is_full_opens_again_and_goes_on_once_it_may_grow() {
+    let options = options(1);
+    let (mut node, mut random) = growing(48, 63, 40, &options);
+    node.disk.set_faults(FaultPlan { growth_refused: PerMillion::ALWAYS, ..FaultPlan::none() });
+    let slots: Vec<LogSlot> = (0..160).map(|number| create(&mut node, number)).collect();
+    // What producers did takes more of a checkpoint than the records of their partitions take.
+    'filling: for producer in 0..700 {
+        for slot in &slots {
+            let at = node.now.wall;
+            let bytes = producer_batch(&mut random, 1, 10, at, (producer, 0, 0), false);
+            if node.append(*slot, &bytes, 0).is_err() {
+                break 'filling;
+            }
+        }
+    }
+    let bytes = batch(&mut random, 1, 60_000, node.now.wall);
+    let mut full = 0;
+    while full < 200 {
+        let slot = slots[random.below(slots.len() as u64) as usize];
+        full += u32::from(node.append(slot, &bytes, 0).is_err());
+    }
+    node.settle();
+    let ends: Vec<Offset> = slots.iter().map(|slot| node.cores[0].store.end_offset(*slot)).collect();
+    let before = blocks(&node);
+    let (disk, mut now) = node.kill();
+    now = advance(now, Duration::from_secs(1));
+    let full = open(&disk, &options, &mut random, &mut now);
+    assert_eq!(blocks(&full), before);
+    drop(full);
+    disk.set_faults(FaultPlan::none());
+    let mut node = open(&disk, &options, &mut random, &mut now);
+    for (number, end) in ends.iter().enumerate() {
+        let slot = node.store().find(partition(number as u128)).expect("recovered");
+        assert_eq!(node.store().end_offset(slot), *end);
+    }
+    let mut taken = 0;
+    for number in 0..100 {
+        let slot = node.store().find(partition(number)).expect("recovered");
+        taken += u32::from(node.append(slot, &bytes, 0).is_ok());
+    }
+    assert!(blocks(&node) > before && taken > 20, "it grew, and took {taken}");
+}
+
+#[test]
+fn what_was_measured_is_kept_over_a_crash_at_any_step() {
+    for turns in 0..40 {
+        let disk = SimDisk::new(SimOptions::new(64 * 256), Random::from_seed(50 + turns));
+        let (mut random, mut now) = (Random::from_seed(51 + turns), START);
+        format(&disk, 2, 0, &mut random, &mut now);
+        let mut node = open(&disk, &options(1), &mut random, &mut now);
+        assert_eq!(node.keeper.flush_method(), nvme_log::FlushMethod::Unknown);
+        let arena = arena::Arena::heap(CoreId(0), 1 << 20);
+        assert!(node.keeper.keep_flush_method(FlushMethod::DurableWrite, &arena));
+        let slot = create(&mut node, 1);
+        let bytes = batch(&mut random, 1, 100, node.now.wall);
+        node.append(slot, &bytes, 0).expect("appended");
+        node.turns(turns as usize);
+        node.store().set_durable_writes(true);
+        node.append(slot, &bytes, 0).expect("appended");
+        let done = turns == 39;
+        if done {
+            node.settle();
+        }
+        let (disk, mut now) = node.kill();
+        disk.power_loss(&mut random);
+        let mut node = open(&disk, &options(1), &mut random, &mut now);
+        let known = node.keeper.flush_method();
+        assert!(known == FlushMethod::DurableWrite || (!done && known == FlushMethod::Unknown), "{turns}: {known:?}");
+        if done {
+            let slot = node.store().find(partition(1)).expect("recovered");
+            assert_eq!(node.store().end_offset(slot), Offset(2));
+        }
+    }
+}
