@@ -49,6 +49,7 @@ pub struct Keeper {
     pool: u64,
     cores: u16,
     grows: bool,
+    transfer_max: u64,
     zero_ahead: bool,
     growth: Growth,
     waiting: VecDeque<ShardId>,
@@ -76,6 +77,7 @@ impl Keeper {
             pool: geometry.blocks,
             cores,
             grows: geometry.grows,
+            transfer_max: u64::from(geometry.transfer_max),
             zero_ahead,
             growth: Growth::Idle,
             waiting: VecDeque::new(),
@@ -235,7 +237,7 @@ impl Keeper {
                     self.growth = Growth::Idle;
                     self.serve_waiting();
                 } else if now.monotonic >= next {
-                    let count = ZERO_BLOCKS.min(until - done);
+                    let count = ZERO_BLOCKS.min(self.transfer_max).min(until - done);
                     let range = BlockRange::new(Block(done), count as u32);
                     let next = now.monotonic + ZERO_EVERY;
                     self.growth = Growth::Zeroing { done: done + count, until, in_flight: true, next };

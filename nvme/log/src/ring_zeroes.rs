@@ -50,7 +50,7 @@ impl Store {
             return;
         }
         let (count, operation) = if from < last {
-            let count = ZERO_BLOCKS.min(last - from);
+            let count = ZERO_BLOCKS.min(u64::from(self.geometry.transfer_max)).min(last - from);
             (count, Operation::WriteZeroes { range: self.lane.range(from, count) })
         } else {
             let Some(mut mark) = self.arena.try_allocate(BLOCK_SIZE) else { return };
