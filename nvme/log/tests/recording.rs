@@ -3,7 +3,7 @@
 //! each recovered and compared with what had been acknowledged at that cut.
 //!
 //! The short form runs with the other tests. The campaign:
-//! `POLLUX_RECORDING_SECONDS=60 POLLUX_RECORDING_IMAGES=1000 cargo test --release -p pollux-nvme-log --test recording -- --nocapture`
+//! `POLLUX_RECORDING_SECONDS=60 POLLUX_RECORDING_IMAGES=1010 cargo test --release -p pollux-nvme-log --test recording -- --nocapture`
 
 mod common;
 mod model;

@@ -1,7 +1,7 @@
 //! Fills a topic: so many bytes over so many partitions, and at the end a small record in each.
 
 use super::client::{Known, PRODUCE_VERSION, partition_data, produce_request, small_batch};
-use crate::Result;
+use crate::{Result, wait};
 use base::{Random, WallMillis};
 use batch::BatchBuilder;
 use bytes::Bytes;
@@ -38,6 +38,8 @@ fn large_batch() -> Bytes {
 
 /// Writes `bytes` over all partitions and returns where the last record of each stands.
 pub fn fill(address: SocketAddr, topic: &str, partitions: i32, bytes: u64) -> Result<Vec<Known>> {
+    // A topic that was just made may not be led yet.
+    wait::until("every partition's leader", PATIENCE, || Ok(last_records(address, topic, partitions).ok()))?;
     let batch = large_batch();
     let groups = (partitions as u64).div_ceil(TOGETHER as u64);
     let rounds = bytes / (batch.len() as u64 * partitions as u64);
