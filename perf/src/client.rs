@@ -69,7 +69,11 @@ pub struct Connection {
 impl Connection {
     /// `patience` is the deadline of connecting and of every later call.
     pub fn open(address: SocketAddr, patience: Duration) -> Result<Connection, CallError> {
-        let stream = TcpStream::connect_timeout(&address, patience)?;
+        Connection::over(TcpStream::connect_timeout(&address, patience)?, patience)
+    }
+
+    /// Over a socket that was set up elsewhere.
+    pub fn over(stream: TcpStream, patience: Duration) -> Result<Connection, CallError> {
         stream.set_nodelay(true)?;
         stream.set_write_timeout(Some(patience))?;
         Ok(Connection { stream, patience, next_correlation: 1, out: BytesMut::new() })
@@ -179,6 +183,11 @@ impl Connection {
     /// Nothing more will be sent; what the broker still has to say can be read.
     pub fn finish_sending(&mut self) -> Result<(), CallError> {
         Ok(self.stream.shutdown(std::net::Shutdown::Write)?)
+    }
+
+    /// The socket once more, for somebody who reads while this one writes.
+    pub fn try_clone_stream(&self) -> io::Result<TcpStream> {
+        self.stream.try_clone()
     }
 
     /// For drivers that poll the socket themselves.

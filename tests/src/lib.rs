@@ -8,6 +8,7 @@
 //! The README beside this crate says how to add a case.
 #![forbid(unsafe_code)]
 
+pub mod abuse;
 pub mod cases;
 pub mod crash;
 pub mod differential;

@@ -12,6 +12,7 @@ use crate::builder::{BatchBuilder, BatchProducer};
 use crate::compression::{Codec, Compression, InflateError};
 use crate::header::{BatchError, BatchView, NO_TIMESTAMP, TimestampType, restamp_timestamp, stamp};
 use crate::record::RecordError;
+use crate::skim::skim_records;
 use crate::stream::{InflateLimits, StreamError, Walk, walk_records};
 use base::{LeaderEpoch, Offset, ProducerId, Sequence, WallMillis};
 
@@ -319,13 +320,13 @@ fn check_records(view: &BatchView<'_>, rules: &Rules, now: WallMillis) -> Result
     let mut found = RecordsFound { max_timestamp: NO_TIMESTAMP, max_timestamp_delta: 0 };
     let mut refused = Vec::new();
     let mut misnumbered = None;
-    walk_records(view, rules.inflate, |index, record| {
+    skim_records(view, rules.inflate, |index, record| {
         if i64::from(record.offset_delta) != i64::from(index) {
             misnumbered = Some(InvalidBatch::OffsetDelta { index, offset_delta: record.offset_delta });
             return Walk::Enough;
         }
         let timestamp = header.timestamp_at(record.timestamp_delta);
-        if rules.compacted && record.key.is_none() {
+        if rules.compacted && !record.has_key {
             refused.push(RecordRefusal { index, reason: RecordReason::NoKey });
         } else if let Some(reason) = refuse_timestamp(timestamp, header.attributes.timestamp_type(), rules, now) {
             refused.push(RecordRefusal { index, reason });

@@ -15,6 +15,7 @@ pub mod control;
 pub mod header;
 pub mod jobs;
 pub mod record;
+mod skim;
 pub mod stream;
 pub mod time;
 mod varint;
@@ -29,5 +30,6 @@ pub use header::{
 };
 pub use jobs::{CheckJob, FindTimeJob, RebuildJob};
 pub use record::{Header, HeaderView, Record, RecordError, RecordView, Records};
+pub use skim::{Skimmed, skim_records};
 pub use stream::{InflateLimits, StreamError, Walk, walk_records};
 pub use time::{FoundTime, TimeQuery, find_time};

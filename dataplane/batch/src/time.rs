@@ -1,7 +1,8 @@
 //! Lookups by time inside one batch, for ListOffsets: the index finds the batch, this finds the record.
 
 use crate::header::BatchView;
-use crate::stream::{InflateLimits, StreamError, Walk, walk_records};
+use crate::skim::skim_records;
+use crate::stream::{InflateLimits, StreamError, Walk};
 use base::{Offset, WallMillis};
 
 /// Which record is looked for. Records before `from`, the log's start, do not count.
@@ -36,7 +37,7 @@ pub fn find_time(
         return Ok(None);
     }
     let mut found = None;
-    walk_records(batch, limits, |_, record| {
+    skim_records(batch, limits, |_, record| {
         let record = FoundTime {
             offset: header.offset_at(record.offset_delta),
             timestamp: header.timestamp_at(record.timestamp_delta),

@@ -120,8 +120,35 @@ pub struct Stretch {
     pub partition: PartitionId,
     /// Bytes from here on that belong to the answer.
     pub length: u32,
-    /// The owner's own description (extent, tenancy, position, checksum place).
+    /// The owner's own description (extent, tenancy, position, checksum place); the last word counts the bytes that the
+    /// reader has had already.
     pub inside: [u64; 6],
+}
+
+impl Stretch {
+    /// What remains after the first `bytes` of it.
+    pub fn after(&self, bytes: u32) -> Stretch {
+        let mut rest = *self;
+        rest.length -= bytes;
+        rest.inside[5] += u64::from(bytes);
+        rest
+    }
+
+    /// The first `bytes` of it.
+    pub fn first(&self, bytes: u32) -> Stretch {
+        assert!(bytes <= self.length, "{bytes} of {} bytes", self.length);
+        Stretch { length: bytes, ..*self }
+    }
+
+    /// Takes `next` in where it goes on just where this ends; says whether it did.
+    pub fn join(&mut self, next: &Stretch) -> bool {
+        let same = self.owner == next.owner && self.partition == next.partition && self.inside[..5] == next.inside[..5];
+        let follows = same && self.inside[5] + u64::from(self.length) == next.inside[5];
+        if follows {
+            self.length += next.length;
+        }
+        follows
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -95,6 +95,9 @@ pub struct FetchedRecords {
     pub diverging: Option<(LeaderEpoch, Offset)>,
     /// The first bytes of the answer, ready to send: whole stretches, already verified.
     pub ready: Vec<Parcel>,
+    /// Describes `ready`, for a reader that cannot take it now: the bytes are let go and asked for again. `None` where
+    /// nothing is ready.
+    pub again: Option<Stretch>,
     /// What follows `ready`, to be asked for by `ReadWindow` as the socket drains.
     pub rest: Vec<Stretch>,
     /// Bytes of `ready` and `rest` together.
@@ -115,7 +118,8 @@ pub struct FetchNews {
 
 #[derive(Debug)]
 pub struct Window {
-    pub pieces: Vec<Parcel>,
+    /// Each with its description, as `FetchedRecords::again`.
+    pub pieces: Vec<(Parcel, Stretch)>,
     /// What is still to be read after this window.
     pub rest: Vec<Stretch>,
 }

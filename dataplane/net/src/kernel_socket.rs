@@ -217,6 +217,10 @@ impl Streams for KernelStreams {
         self.table.queued(stream)
     }
 
+    fn retract(&mut self, stream: StreamId, keep: usize) -> usize {
+        self.table.retract(stream, keep)
+    }
+
     fn set_target(&mut self, stream: StreamId, buffer: Buffer, filled: usize) {
         self.table.set_target(stream, buffer, filled);
     }

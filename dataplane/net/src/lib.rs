@@ -145,6 +145,10 @@ pub trait Streams {
     /// Bytes queued and not yet taken by the socket.
     fn queued(&self, stream: StreamId) -> usize;
 
+    /// Keeps of the bytes queued and not yet taken by the socket the first `keep`, as a copy, and forgets the others, which
+    /// the caller sends again later: so a peer that does not read keeps no buffer. Returns how many were forgotten.
+    fn retract(&mut self, stream: StreamId, keep: usize) -> usize;
+
     /// The stream's next bytes go straight into `buffer` from `filled` on; when it is full, `Filled` gives it back and
     /// receiving goes on as before. A stream that ends drops it.
     fn set_target(&mut self, stream: StreamId, buffer: Buffer, filled: usize);

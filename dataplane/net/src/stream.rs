@@ -111,6 +111,20 @@ impl<S: Socket> Stream<S> {
         }
     }
 
+    /// Keeps a copy of the first unsent bytes and forgets the others; returns how many those are.
+    pub(crate) fn retract(&mut self, keep: usize) -> usize {
+        let (kept, mut copy) = (self.queued.min(keep), Vec::with_capacity(self.queued.min(keep)));
+        for piece in &self.queue {
+            let skip = std::mem::take(&mut self.first_sent);
+            let take = (piece.len() - skip).min(kept - copy.len());
+            copy.extend_from_slice(&piece[skip..skip + take]);
+        }
+        self.queue.clear();
+        let forgotten = std::mem::take(&mut self.queued) - kept;
+        self.push(BufferRef::from_vec(copy));
+        forgotten
+    }
+
     /// Sends from the queue until it is empty, the socket is full, or the share is used.
     pub(crate) fn send_queued(&mut self) -> Sent {
         let mut left = SEND_BYTES_PER_CALL;

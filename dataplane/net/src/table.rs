@@ -139,6 +139,10 @@ impl<S: Socket> Table<S> {
         self.streams.get(id.0).map_or(0, |stream| stream.queued)
     }
 
+    pub(crate) fn retract(&mut self, id: StreamId, keep: usize) -> usize {
+        self.streams.get_mut(id.0).map_or(0, |stream| stream.retract(keep))
+    }
+
     pub(crate) fn set_target(&mut self, id: StreamId, buffer: Buffer, filled: usize) {
         assert!(filled < buffer.len(), "a target has room");
         let Some(stream) = self.streams.get_mut(id.0) else { return };

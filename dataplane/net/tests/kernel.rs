@@ -434,3 +434,31 @@ fn a_waker_ends_a_sleep_before_and_after_it_began() {
     (&far).write_all(b"x").unwrap();
     node.streams.wait(node.now(), None);
 }
+
+#[test]
+fn what_a_full_socket_does_not_take_can_be_had_back() {
+    let (mut node, address) = kernel_node(32 * MIB);
+    let mut client = connect(address);
+    let stream = node.next_stream();
+    let bytes = pattern(5, 12 * MIB);
+    for chunk in bytes.chunks(300_000) {
+        node.streams.send(stream, node.arena.copy(chunk).expect("there is room"));
+    }
+    node.for_a_while();
+    let queued = node.streams.queued(stream);
+    assert!(queued > 5000, "the socket is full");
+    let forgotten = node.streams.retract(stream, 5000);
+    assert_eq!((forgotten, node.streams.queued(stream)), (queued - 5000, 5000));
+    assert_eq!(node.streams.retract(stream, 5000), 0);
+    node.arena.poll_returns(usize::MAX);
+    assert_eq!(node.arena.used_bytes(), 0, "nothing of the arena is held for a peer that does not read");
+    // The kept bytes make progress known, and what is sent again follows them.
+    let reader = std::thread::spawn(move || {
+        let mut all = vec![0; 12 * MIB];
+        client.read_exact(&mut all).map(|()| all)
+    });
+    node.until("the socket to drain", |node| node.writable.contains(&(stream, 0)));
+    node.streams.send(stream, BufferRef::from_vec(bytes[bytes.len() - forgotten..].to_vec()));
+    node.until("everything to be sent", |node| node.streams.queued(stream) == 0);
+    assert!(reader.join().unwrap().unwrap() == bytes);
+}

@@ -16,6 +16,9 @@ use nvme_log::{Located, ReadError, Store};
 
 /// Reads that a locate may ask for before its entry is refused: an index, a stretch, and both again.
 const LOCATES_MAX: u32 = 16;
+/// Stretches that describe one entry's answer behind its ready bytes: no batch has more, and a reader that asks for much
+/// and takes little holds little.
+const DESCRIPTIONS_MAX: usize = 512;
 /// The least of an entry's answer that is ready, where there is that much.
 const READY_MIN: usize = 64 * 1024;
 
@@ -219,7 +222,8 @@ impl Partitions {
         fetch.places[number].to_watch = Some(watch);
         let later = fetch.first_with_bytes.is_some_and(|first| first < number);
         let limit = entry.bytes_max.unwrap_or(0).min(fetch.bytes_left);
-        match store.locate(now, log, entry.offset, upper, limit as usize) {
+        let (located, position) = store.locate_placed(now, log, entry.offset, upper, limit as usize);
+        match located {
             Located::OutOfRange => Err(FetchError::OutOfRange),
             Located::Nothing => Ok(State::Done(Ok(facts))),
             _ if entry.bytes_max.is_none() => Err(FetchError::NegativeSize),
@@ -232,7 +236,10 @@ impl Partitions {
                 let share = fetch.share.min(fetch.window_left);
                 let none_fits = later && (available > limit as usize || share == 0);
                 let first_batch = fetch.places[number].first_batch;
-                let trimmed = trim(store, parts, if none_fits { None } else { Some(share) }, first_batch);
+                let mut trimmed = trim(store, parts, if none_fits { None } else { Some(share) }, first_batch);
+                while trimmed.rest.len() > DESCRIPTIONS_MAX {
+                    trimmed.rest.pop().into_iter().for_each(|stretch| store.release(stretch));
+                }
                 let ready: usize = trimmed.ready.iter().map(|part| part.len()).sum();
                 let rest = trimmed.rest.iter().map(|stretch| stretch.len()).sum::<usize>();
                 fetch.window_left = fetch.window_left.saturating_sub(ready);
@@ -246,9 +253,11 @@ impl Partitions {
                     watch.available = u32::try_from(available).unwrap_or(u32::MAX);
                     watch.answered = answered;
                 }
-                let committed = fetch.reader == Reader::Consumer(Isolation::ReadCommitted);
-                let answer =
-                    Answer::new(self.options.core, entry.partition, log, facts, trimmed.rest, committed, entry.offset);
+                let core = self.options.core;
+                let mut answer = Answer::new(core, entry.partition, log, facts, position, trimmed.rest);
+                if fetch.reader == Reader::Consumer(Isolation::ReadCommitted) {
+                    answer = answer.committed_only(entry.offset);
+                }
                 let pieces = Pieces::begin(self, store, token, number, trimmed.ready);
                 Ok(State::Reading(Box::new(answer), pieces))
             }

@@ -5,7 +5,7 @@ use crate::reading::Pieces;
 use crate::stretches;
 use base::{CoreId, Offset, PartitionId};
 use handoff::{FetchError, FetchedRecords};
-use nvme_log::{LogSlot, Part, Store, Stretch};
+use nvme_log::{LogPosition, LogSlot, Part, Store, Stretch};
 
 #[derive(Debug, Default)]
 pub(crate) struct Trimmed {
@@ -63,6 +63,8 @@ pub(crate) struct Answer {
     partition: PartitionId,
     log: LogSlot,
     facts: FetchedRecords,
+    /// Where the answer stands in the log.
+    position: LogPosition,
     rest: Vec<Stretch>,
     committed_only: bool,
     from: Offset,
@@ -74,11 +76,15 @@ impl Answer {
         partition: PartitionId,
         log: LogSlot,
         facts: FetchedRecords,
+        position: LogPosition,
         rest: Vec<Stretch>,
-        committed_only: bool,
-        from: Offset,
     ) -> Answer {
-        Answer { core, partition, log, facts, rest, committed_only, from }
+        Answer { core, partition, log, facts, position, rest, committed_only: false, from: Offset(0) }
+    }
+
+    /// A reader of committed records is told which of those from `from` on are aborted.
+    pub(crate) fn committed_only(self, from: Offset) -> Answer {
+        Answer { committed_only: true, from, ..self }
     }
 
     /// Nobody will ask for what it describes.
@@ -88,7 +94,7 @@ impl Answer {
 
     /// The answer, or the length of a first batch that is longer than all of it.
     pub(crate) fn finish(self, store: &mut Store, pieces: Pieces) -> Result<Result<FetchedRecords, FetchError>, usize> {
-        let Answer { core, partition, log, mut facts, mut rest, committed_only, from } = self;
+        let Answer { core, partition, log, mut facts, position, mut rest, committed_only, from } = self;
         let (ready, failure) = pieces.into_bytes();
         if let Some(error) = failure {
             rest.drain(..).for_each(|stretch| store.release(stretch));
@@ -109,6 +115,8 @@ impl Answer {
             let aborted = store.transactions(log).aborted(from, facts.last_stable_offset);
             facts.aborted = aborted.map(|range| (range.producer, range.first)).collect();
         }
+        let ready_bytes = total(&ready) as u32;
+        facts.again = (ready_bytes > 0).then(|| stretches::by_position(core, partition, position, ready_bytes));
         facts.ready = ready.into_iter().map(|piece| piece.into_parcel()).collect();
         facts.rest = rest.into_iter().map(|stretch| stretches::describe(core, partition, stretch)).collect();
         facts.bytes = u32::try_from(length).unwrap_or(u32::MAX);

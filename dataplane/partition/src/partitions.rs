@@ -113,7 +113,7 @@ impl Partitions {
         match command {
             Command::Produce(produce) => self.on_produce(now, store, produce),
             Command::Fetch(fetch) => self.on_fetch(now, store, fetch),
-            Command::ReadWindow(window) => self.on_read_window(store, window),
+            Command::ReadWindow(window) => self.on_read_window(now, store, window),
             Command::Cancel(gather) => self.on_cancel(gather),
             Command::ListOffsets(list) => self.on_list_offsets(now, store, list),
             Command::EpochEnds(ends) => self.on_epoch_ends(store, ends),
@@ -186,7 +186,7 @@ impl Partitions {
 
     pub(crate) fn resume(&mut self, now: Now, store: &mut Store, token: OperationToken) {
         match self.operations.get(token.0).and_then(Option::as_ref) {
-            Some(Operation::Window(_)) => self.advance_window(token),
+            Some(Operation::Window(_)) => self.advance_window(now, store, token),
             Some(Operation::List(_)) => self.advance_list(now, store, token),
             Some(Operation::InternalRead(_)) => self.advance_internal_read(now, store, token),
             _ => {}

@@ -55,6 +55,77 @@ fn a_backlog_comes_from_the_device_in_windows() {
     assert_eq!(node.partitions.pending(), 0);
 }
 
+/// A reader that could not take what was ready asks again, and finds the same bytes wherever they are by then.
+#[test]
+fn what_was_let_go_is_found_again_in_memory_and_on_the_device() {
+    let (disk, mut now) = (new_disk(96, 7), START);
+    format(&disk, &mut now);
+    let roomy = StoreOptions { tail_cache: 2 << 20, read_cache: 64 << 10, ..tight() };
+    let mut node = Node::open(&disk, 7, now, &broker(&[]), roomy);
+    node.lead(P(1), 0, &[]);
+    let mut held: Vec<(Vec<u8>, FetchedRecords)> = Vec::new();
+    for number in 0..300usize {
+        let size = [300, 9000, 40, 3000, 120_000, 700][number % 6];
+        let appended = node.produce(Acks::All, P(1), batch(1 + number % 3, size)).expect("appended");
+        let from = appended.base_offset.0;
+        if number % 20 < 5 {
+            // From the batch itself, in the middle of it, and from far before it.
+            for offset in [from, from + (number % 3) as i64, from - from.min(40)] {
+                let taken = node.fetch(P(1), offset, 200_000).expect("it can be fetched");
+                let bytes = node.whole(taken, 70_000);
+                let again = node.fetch(P(1), offset, 200_000).expect("it can be fetched");
+                let again = node.let_go(again);
+                assert!(bytes.len() >= again.bytes as usize || bytes.len() >= 200_000);
+                held.push((bytes, again));
+            }
+        }
+    }
+    node.turns(100);
+    for (number, (bytes, again)) in held.into_iter().enumerate() {
+        let length = again.bytes as usize;
+        let found = node.whole(again, [999, 64 << 10, 1 << 20][number % 3]);
+        assert!(found[..] == bytes[..length], "answer {number}");
+    }
+    // What retention took is gone, and nothing else is given for it.
+    let old = node.fetch(P(1), 0, 100_000).expect("it can be fetched");
+    let old = node.let_go(old);
+    delete(&mut node, P(1), None).expect("deleted");
+    node.produce(Acks::All, P(1), batch(1, 100)).expect("appended");
+    node.turns(200);
+    let gather = node.gather();
+    node.send(Command::ReadWindow(ReadWindow { gather, stretches: old.rest[..1].to_vec(), bytes_max: 1000 }));
+    let result = node.wait(
+        "a window",
+        |outcome| matches!(outcome, Outcome::Window { .. }),
+        |outcome| match outcome {
+            Outcome::Window { result, .. } => result.map(|window| window.pieces.len()),
+            other => panic!("{other:?}"),
+        },
+    );
+    assert_eq!(result, Err(FetchError::Partition(PartitionError::Storage)));
+    assert_eq!(node.partitions.pending(), 0);
+}
+
+/// However much a reader asks for, its answer is described in a bounded list.
+#[test]
+fn an_answer_has_a_bounded_number_of_descriptions() {
+    let (disk, mut now) = (new_disk(96, 9), START);
+    format(&disk, &mut now);
+    let mut node = Node::open(&disk, 9, now, &broker(&[]), StoreOptions { index_cache: 1 << 20, ..tight() });
+    node.lead(P(1), 0, &[]);
+    for number in 0..1200 {
+        let acks = if number % 100 == 99 { Acks::All } else { Acks::None };
+        let gather = node.produce_async(acks, P(1), batch(1, 9000));
+        if acks == Acks::All {
+            node.produced(gather);
+        }
+    }
+    node.turns(200);
+    let records = node.fetch(P(1), 0, 40 << 20).expect("it can be fetched");
+    assert!(records.rest.len() <= 512 && records.bytes > 4 << 20, "{} of {} bytes", records.rest.len(), records.bytes);
+    node.whole(records, 1 << 20);
+}
+
 #[test]
 fn bounds_epochs_and_ranges() {
     let mut node = Node::new(64, 2);

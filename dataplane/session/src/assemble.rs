@@ -45,6 +45,8 @@ pub struct Assembler {
     /// A frame above this is admitted alone, outside the core's region (design 01, memory).
     share_bytes: usize,
     received: VecDeque<BufferRef>,
+    /// What waits lies outside the arena.
+    outside: bool,
     /// The size field where it was cut.
     head: [u8; SIZE_BYTES],
     head_len: usize,
@@ -75,6 +77,7 @@ impl Assembler {
             frame_bytes_max,
             share_bytes,
             received: VecDeque::new(),
+            outside: false,
             head: [0; SIZE_BYTES],
             head_len: 0,
             state: State::Size,
@@ -89,6 +92,7 @@ impl Assembler {
     pub fn push(&mut self, bytes: BufferRef) {
         assert!(!matches!(self.state, State::Filling { .. }), "bytes past a target come after it was filled");
         if !bytes.is_empty() {
+            self.outside = false;
             self.received.push_back(bytes);
         }
     }
@@ -98,16 +102,17 @@ impl Assembler {
         self.received.iter().map(|piece| piece.len()).sum()
     }
 
-    /// Moves what waits into memory of its own, so that a stopped connection does not hold whole receive chunks.
-    pub fn compact(&mut self, arena: &Arena) {
+    /// Moves what waits into memory outside the arena, so that a stopped connection holds nothing of what everybody
+    /// receives into; returns how much that is.
+    pub fn leave_arena(&mut self) -> usize {
         let total = self.waiting_bytes();
-        if total == 0 || total > PARTIAL_FRAME_BYTES_FIRST {
-            return;
+        if total > 0 && !self.outside {
+            let mut copy = Vec::with_capacity(total);
+            self.received.iter().for_each(|piece| copy.extend_from_slice(piece));
+            self.received = VecDeque::from([BufferRef::from_vec(copy)]);
         }
-        let Some(mut buffer) = arena.try_allocate(total) else { return };
-        gather(&mut self.received, &mut buffer, 0);
-        buffer.truncate(total);
-        self.received.push_back(buffer.freeze());
+        self.outside = true;
+        total
     }
 
     /// The network filled the target.

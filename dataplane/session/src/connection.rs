@@ -56,6 +56,8 @@ pub struct Connection {
     /// Watches for idleness, and for a frame that takes too long.
     pub timer: Option<TimerToken>,
     pub frame_since: Option<Monotonic>,
+    /// Stands in the list of those that go on when the network was flushed.
+    pub is_flushing: bool,
 }
 
 impl Connection {

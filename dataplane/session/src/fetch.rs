@@ -487,12 +487,15 @@ fn partition_answer<S: Streams>(
     }
     answer.bytes = take as usize;
     let mut left = take as usize;
+    let mut again = records.again;
     for parcel in records.ready {
         let bytes = turn.arena.open(parcel);
+        let description = again.expect("what is ready is described");
+        again = Some(description.after(bytes.len() as u32));
         if left > 0 {
             let count = bytes.len().min(left);
             left -= count;
-            answer.records.push_back(Piece::Bytes(bytes.slice(0..count)));
+            answer.records.push_back(Piece::Held(bytes.slice(0..count), description.first(count as u32)));
         }
     }
     for mut stretch in records.rest {

@@ -2,8 +2,8 @@
 //!
 //! `dataplane/core` feeds it events of the network, outcomes of other cores, answers of the link and time; it leaves
 //! commands and up-calls in `Outputs`. It knows neither logs nor devices. Invariants: replies leave in the order of
-//! requests; only a Produce is evaluated beside an unanswered Produce; a slow reader holds at most
-//! `CONNECTION_RESPONSE_BYTES_MAX` of memory; bad input ends one connection, with a reason.
+//! requests; only a Produce is evaluated beside an unanswered Produce; a slow reader holds `KEPT_BYTES` of
+//! memory and what its response has of its own; bad input ends one connection, with a reason.
 //! Tests: beside the code, and `tests/` over the simulated network.
 #![forbid(unsafe_code)]
 
@@ -19,9 +19,11 @@ mod forward;
 mod gather;
 pub mod limits;
 mod lists;
+mod parked;
 mod produce;
 mod replies;
 pub mod route;
+mod sending;
 mod sessions;
 mod unavailable;
 

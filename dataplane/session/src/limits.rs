@@ -12,8 +12,25 @@ pub const FETCH_SESSION_IDLE_BEFORE_EVICTION: Duration = Duration::from_secs(120
 /// Bytes of a response that are brought into the arena at once as the socket drains.
 pub const WINDOW_BYTES: u32 = base::limits::RESPONSE_WINDOW as u32;
 
-/// Bytes of responses that one connection may hold in memory; the next window waits below it.
-pub const CONNECTION_RESPONSE_BYTES_MAX: usize = base::limits::RESPONSE_WINDOWS_PER_CONNECTION;
+/// A window for a socket that was full: of a larger one most would have to be let go.
+pub const WINDOW_BYTES_SLOW: u32 = 64 << 10;
+
+/// Bytes that the network has of one connection at most, but for a piece of a response's own; where the socket stays
+/// full it keeps `KEPT_BYTES` of them.
+pub const SEND_AHEAD: usize = WINDOW_BYTES as usize;
+
+/// What the network keeps of a response, as a copy, for a socket that is full: the next thing that the peer reads.
+pub const KEPT_BYTES: usize = 4 << 10;
+
+/// With more than this unread no further request of the connection begins: so a peer that sends requests and reads
+/// nothing holds this and one response.
+pub const UNREAD_BYTES_MAX: usize = 16 << 10;
+
+/// When receive memory is short, a frame that began longer ago than this and is not whole ends its connection.
+pub const FRAME_TIME_PRESSED: Duration = Duration::from_secs(2);
+
+/// How often a frame to end is looked for then.
+pub const PRESSED_LOOK: Duration = Duration::from_millis(50);
 
 /// Produce requests of one connection under evaluation at once; beyond it the connection is not read on.
 pub const PIPELINED_PRODUCES_MAX: usize = 64;
@@ -34,4 +51,8 @@ pub const PARKED_BYTES_MAX: usize = 4 << 20;
 /// Timers of a core's sessions that fire in one turn; the rest fire in the next.
 pub const TIMERS_PER_TURN: usize = 256;
 
-const _: () = assert!(WINDOW_BYTES as usize * 2 <= CONNECTION_RESPONSE_BYTES_MAX);
+const _: () = {
+    // A window that is on its way, and one that the network has.
+    assert!(WINDOW_BYTES as usize + SEND_AHEAD <= base::limits::RESPONSE_WINDOWS_PER_CONNECTION);
+    assert!(WINDOW_BYTES_SLOW <= WINDOW_BYTES && KEPT_BYTES < UNREAD_BYTES_MAX);
+};

@@ -262,6 +262,9 @@ fn fill(answer: &mut PartitionProduceResponse, version: i16, entry: Produced) {
             if text {
                 answer.error_message = refusal.message.map(KafkaString::from);
                 answer.record_errors = refusal.records.into_iter().map(record_error).collect();
+            } else if code == ErrorCode::KafkaStorageError && version >= RECORD_ERRORS_SINCE {
+                // Whoever runs out of space is to know what to do about it.
+                answer.error_message = refusal.message.map(KafkaString::from);
             }
         }
     }

@@ -7,8 +7,9 @@ use crate::connection::{Connection, EndReason, Request};
 use crate::fetch_session::FetchSessions;
 use crate::forward::Forwards;
 use crate::gather::{Gather, GatherWork};
-use crate::limits::{CONNECTION_RESPONSE_BYTES_MAX, FRAME_TIME_MAX, TIMERS_PER_TURN, WINDOW_BYTES};
-use crate::replies::{Next, Piece, Replies, ReplyNumber};
+use crate::limits::{FRAME_TIME_MAX, TIMERS_PER_TURN, UNREAD_BYTES_MAX};
+use crate::parked::Parked;
+use crate::replies::{Piece, Replies, ReplyNumber};
 use crate::route::{self, Route};
 use arena::{Arena, Buffer, BufferRef};
 use base::{ConnectionId, CoreId, ListenerId, Monotonic, NodeId, Now, Random, SlotToken, Slots, Wheel};
@@ -86,12 +87,14 @@ pub struct Sessions {
     pub(crate) wheel: Wheel<Timer>,
     pub(crate) forwards: Forwards,
     /// Connections whose next frame waits for memory, first come first served.
-    starved: VecDeque<StreamId>,
+    pub(crate) starved: VecDeque<StreamId>,
     gate: Gate,
     /// Connections that the poll at hand brought bytes for.
     touched: Vec<StreamId>,
-    /// Connections whose next window waits for the flush.
-    behind: Vec<StreamId>,
+    /// Connections that go on when the network was flushed.
+    pub(crate) flushing: Vec<StreamId>,
+    /// What connections that are not read have sent already.
+    pub(crate) parked: Parked,
     next_connection: u64,
     receive_share: usize,
     expired: Vec<Timer>,
@@ -122,7 +125,8 @@ impl Sessions {
             starved: VecDeque::new(),
             gate: Gate::Open,
             touched: Vec::new(),
-            behind: Vec::new(),
+            flushing: Vec::new(),
+            parked: Parked::new(receive_share),
             next_connection: 0,
             receive_share,
             expired: Vec::new(),
@@ -194,6 +198,7 @@ impl Sessions {
             last_active: now.monotonic,
             timer: None,
             frame_since: None,
+            is_flushing: false,
         };
         let idle_max = u64::try_from(self.settings.typed().connections_max_idle_ms);
         let first_look = now.monotonic + idle_max.map_or(FRAME_TIME_MAX, Duration::from_millis).min(FRAME_TIME_MAX);
@@ -235,29 +240,6 @@ impl Sessions {
         self.touched = touched;
     }
 
-    pub fn on_writable<S: Streams>(&mut self, turn: &mut Turn<'_, S>, stream: StreamId) {
-        if let Some(connection) = self.connections.get_mut(&stream) {
-            connection.last_active = turn.now.monotonic;
-            self.pump(turn, stream);
-            self.advance(turn, stream);
-        }
-    }
-
-    /// The network was flushed: who waited for it goes on now, or with `on_writable` where the socket is full. Returns how
-    /// many went on.
-    pub fn on_flushed<S: Streams>(&mut self, turn: &mut Turn<'_, S>) -> usize {
-        let mut behind = std::mem::take(&mut self.behind);
-        let mut count = 0;
-        for stream in behind.drain(..) {
-            if turn.net.queued(stream) + WINDOW_BYTES as usize <= CONNECTION_RESPONSE_BYTES_MAX {
-                self.pump(turn, stream);
-                count += 1;
-            }
-        }
-        self.behind.append(&mut behind);
-        count
-    }
-
     pub fn on_peer_finished<S: Streams>(&mut self, turn: &mut Turn<'_, S>, stream: StreamId) {
         let Some(connection) = self.connections.get_mut(&stream) else { return };
         connection.peer_finished = true;
@@ -270,6 +252,7 @@ impl Sessions {
     /// The stream is no more: what waits for it is cancelled.
     pub fn on_closed(&mut self, stream: StreamId) {
         let Some(connection) = self.connections.remove(&stream) else { return };
+        self.parked.remove(stream);
         if let Some(timer) = connection.timer {
             self.wheel.cancel(timer);
         }
@@ -301,6 +284,10 @@ impl Sessions {
             if connection.ending {
                 return;
             }
+            if turn.net.queued(stream) >= UNREAD_BYTES_MAX {
+                self.flush_first(stream);
+                return self.mute(turn, stream);
+            }
             if let Some(request) = connection.held.take() {
                 if !self.gate.admits(request.api) || !connection.may_begin(request.api) {
                     connection.held = Some(request);
@@ -308,6 +295,10 @@ impl Sessions {
                 }
                 self.begin(turn, stream, request);
                 continue;
+            }
+            // Nothing may begin beside what is being evaluated, so nothing more is taken from the socket.
+            if connection.replies.pending() > connection.replies.produces() {
+                return self.mute(turn, stream);
             }
             let frame = match connection.assembler.poll(turn.arena) {
                 Ok(Assembled::Frame(frame)) => frame,
@@ -338,9 +329,7 @@ impl Sessions {
                         self.begin(turn, stream, request);
                     } else {
                         connection.held = Some(request);
-                        connection.assembler.compact(turn.arena);
-                        set_paused(connection, turn.net, stream, true);
-                        return;
+                        return self.mute(turn, stream);
                     }
                 }
                 Err(reason) => return self.end(turn, stream, reason),
@@ -353,6 +342,9 @@ impl Sessions {
         let Some(connection) = self.connections.get_mut(&stream) else { return };
         if !connection.assembler.is_at_boundary() {
             connection.frame_since.get_or_insert(turn.now.monotonic);
+        }
+        if connection.paused {
+            self.parked.remove(stream);
         }
         set_paused(connection, turn.net, stream, false);
         if connection.peer_finished && connection.replies.pending() == 0 {
@@ -423,41 +415,6 @@ impl Sessions {
         self.reply(turn, stream, reply, VecDeque::from([Piece::Bytes(bytes)]));
     }
 
-    pub(crate) fn reply<S: Streams>(
-        &mut self,
-        turn: &mut Turn<'_, S>,
-        stream: StreamId,
-        reply: ReplyNumber,
-        pieces: VecDeque<Piece>,
-    ) {
-        if let Some(connection) = self.connections.get_mut(&stream) {
-            connection.replies.ready(reply, pieces);
-            self.pump(turn, stream);
-        }
-    }
-
-    /// Hands to the network what may leave now, and asks for stored bytes that are due.
-    pub(crate) fn pump<S: Streams>(&mut self, turn: &mut Turn<'_, S>, stream: StreamId) {
-        loop {
-            let Some(connection) = self.connections.get_mut(&stream) else { return };
-            let next = connection.replies.poll(turn.net.queued(stream));
-            match next {
-                Next::Send(bytes) => turn.net.send(stream, bytes),
-                Next::Fetch { stretches, bytes_max } => {
-                    let owner = stretches[0].owner;
-                    let gather = self.open_gather(Gather::window(stream, turn.now.monotonic));
-                    let command = Command::ReadWindow(handoff::ReadWindow { gather, stretches, bytes_max });
-                    self.out.commands.push((owner, command));
-                    return;
-                }
-                Next::Close => return self.end(turn, stream, EndReason::SilentProduceFailed),
-                // The flush at the turn's end may send all of it, and then no event says so.
-                Next::Behind => return self.behind.push(stream),
-                Next::Nothing => return,
-            }
-        }
-    }
-
     pub(crate) fn open_gather(&mut self, gather: Gather) -> GatherId {
         let token = self.gathers.insert(gather).unwrap_or_else(|_| panic!("growable slots take everything"));
         self.gather_id(token)
@@ -503,31 +460,6 @@ impl Sessions {
         }
     }
 
-    fn on_window<S: Streams>(
-        &mut self,
-        turn: &mut Turn<'_, S>,
-        gather: GatherId,
-        result: Result<handoff::Window, handoff::FetchError>,
-    ) {
-        let Some(gather) = self.gathers.remove(Self::token(gather)) else { return };
-        let stream = gather.stream;
-        let Some(connection) = self.connections.get_mut(&stream) else { return };
-        match result {
-            Ok(window) => {
-                let pieces = window.pieces.into_iter().map(|parcel| turn.arena.open(parcel)).collect();
-                connection.replies.on_window(pieces, window.rest);
-                self.pump(turn, stream);
-                self.advance(turn, stream);
-            }
-            // Part of the response is out: only closing keeps the consumer from taking what follows for records.
-            Err(_) => {
-                turn.net.close(stream, Close::Now);
-                connection.ending = true;
-                self.out.ended.push((connection.peer, EndReason::ReadFailed));
-            }
-        }
-    }
-
     /// Expires timers and serves connections that waited for memory; bounded work.
     pub fn on_time<S: Streams>(&mut self, turn: &mut Turn<'_, S>) {
         let mut expired = std::mem::take(&mut self.expired);
@@ -540,6 +472,7 @@ impl Sessions {
             }
         }
         self.expired = expired;
+        self.end_a_slow_frame(turn);
         for _ in 0..self.starved.len() {
             let Some(stream) = self.starved.pop_front() else { break };
             self.advance(turn, stream);
@@ -564,7 +497,8 @@ impl Sessions {
         }
         let idle = now.since(connection.last_active);
         let idle_max = u64::try_from(idle_max).ok().map(Duration::from_millis);
-        let owed = connection.replies.pending() > 0;
+        // A peer that does not take what is there for it is owed nothing.
+        let owed = connection.replies.pending() > 0 && turn.net.queued(stream) == 0;
         if idle_max.is_some_and(|max| idle >= max) && !owed {
             return self.end(turn, stream, EndReason::Idle);
         }

@@ -81,6 +81,9 @@ impl World {
             self.with(|sessions, turn| sessions.on_events_taken(turn));
             self.with(|sessions, turn| sessions.on_time(turn));
             self.net.flush(self.now);
+            self.with(|sessions, turn| {
+                sessions.on_flushed(turn);
+            });
             self.now.monotonic = self.now.monotonic + Duration::from_micros(100);
         }
     }
@@ -340,6 +343,12 @@ fn a_waiting_fetch_is_answered_by_news_or_by_time() {
     let found = |bytes: &'static [u8]| handoff::FetchedRecords {
         high_watermark: Offset(bytes.len() as i64),
         ready: if bytes.is_empty() { vec![] } else { vec![BufferRef::from_static(bytes).into_parcel()] },
+        again: Some(handoff::Stretch {
+            owner: CoreId(0),
+            partition: PartitionId::default(),
+            length: bytes.len() as u32,
+            inside: [0; 6],
+        }),
         bytes: bytes.len() as u32,
         first_batch: bytes.len() as u32,
         ..Default::default()

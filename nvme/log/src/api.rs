@@ -170,6 +170,19 @@ pub struct IndexRead {
     pub(crate) entries: u32,
 }
 
+/// Counts from the first byte that a log ever had.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct LogPosition(pub u64);
+
+/// What holds consecutive bytes that were located before: of each part, the range that belongs to them.
+#[derive(Clone, Debug)]
+pub enum Relocated {
+    Found(Vec<(Part, std::ops::Range<usize>)>),
+    NeedsRead(ReadPlan),
+    /// The log does not hold them any more.
+    Gone,
+}
+
 #[derive(Clone, Debug)]
 pub enum Located {
     /// The offset is at the bound (or the partition has nothing between them).

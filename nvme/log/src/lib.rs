@@ -27,6 +27,7 @@ mod opening;
 mod partition;
 mod pending;
 mod reads;
+mod relocate;
 mod retention;
 mod ring_zeroes;
 mod seed;

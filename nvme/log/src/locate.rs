@@ -19,6 +19,8 @@ pub(crate) struct Gathering<'a> {
     upper: Offset,
     max_bytes: usize,
     pub(crate) parts: Vec<Part>,
+    /// The position of the first byte that was gathered.
+    start: Option<u64>,
     bytes: usize,
 }
 
@@ -32,27 +34,41 @@ impl Store {
     /// The batches from the one that contains `from`, all wholly below `upper`, of at most `max_bytes` (the first is
     /// given whole however large it is).
     pub fn locate(&mut self, now: Now, slot: LogSlot, from: Offset, upper: Offset, max_bytes: usize) -> Located {
-        let Some(partition) = self.partition(slot) else { return Located::OutOfRange };
+        self.locate_placed(now, slot, from, upper, max_bytes).0
+    }
+
+    /// The same, and the position in the log of what was found.
+    pub fn locate_placed(
+        &mut self,
+        now: Now,
+        slot: LogSlot,
+        from: Offset,
+        upper: Offset,
+        max_bytes: usize,
+    ) -> (Located, LogPosition) {
+        let nowhere = LogPosition(0);
+        let Some(partition) = self.partition(slot) else { return (Located::OutOfRange, nowhere) };
         if from < partition.log_start || from > partition.end {
-            return Located::OutOfRange;
+            return (Located::OutOfRange, nowhere);
         }
         let upper = upper.min(partition.end);
         if from >= upper {
-            return Located::Nothing;
+            return (Located::Nothing, nowhere);
         }
         let mut gathering = Gathering::new(slot, partition, &self.cache, from, upper, max_bytes);
         match gathering.run() {
-            End::NeedsRead(plan) => Located::NeedsRead(plan),
-            End::Done if gathering.parts.is_empty() => Located::Nothing,
+            End::NeedsRead(plan) => (Located::NeedsRead(plan), nowhere),
+            End::Done if gathering.parts.is_empty() => (Located::Nothing, nowhere),
             End::Done => {
+                let start = gathering.start.expect("what was gathered stands somewhere");
                 let parts = gathering.parts;
                 self.note_descriptions(now, slot, &parts);
-                Located::Found(parts)
+                (Located::Found(parts), LogPosition(start))
             }
         }
     }
 
-    fn note_descriptions(&mut self, now: Now, slot: LogSlot, parts: &[Part]) {
+    pub(crate) fn note_descriptions(&mut self, now: Now, slot: LogSlot, parts: &[Part]) {
         let until = now.monotonic + self.options.description_held_max;
         for part in parts {
             let Part::Device(stretch) = part else { continue };
@@ -94,6 +110,18 @@ impl Store {
     }
 }
 
+pub(crate) fn stretch_of(slot: LogSlot, extent: &Extent, entry: &IndexEntry) -> Stretch {
+    Stretch {
+        slot,
+        extent: extent.address,
+        tenancy: extent.tenancy,
+        position: entry.position,
+        length: entry.length,
+        crc: entry.crc,
+        seed: extent.seed(),
+    }
+}
+
 pub(crate) fn index_read(slot: LogSlot, extent: &Extent) -> ReadPlan {
     let place = extent.index.expect("entries that are not in memory are in index blocks");
     ReadPlan::Index(IndexRead {
@@ -114,7 +142,7 @@ impl<'a> Gathering<'a> {
         upper: Offset,
         max_bytes: usize,
     ) -> Gathering<'a> {
-        Gathering { slot, partition, cache, from, upper, max_bytes, parts: Vec::new(), bytes: 0 }
+        Gathering { slot, partition, cache, from, upper, max_bytes, parts: Vec::new(), start: None, bytes: 0 }
     }
 
     pub(crate) fn run(&mut self) -> End {
@@ -134,7 +162,8 @@ impl<'a> Gathering<'a> {
         self.bytes > 0 && self.bytes + len > self.max_bytes
     }
 
-    fn push(&mut self, part: Part) {
+    fn push(&mut self, position: u64, part: Part) {
+        self.start.get_or_insert(position);
         self.bytes += part.len();
         self.parts.push(part);
     }
@@ -145,7 +174,7 @@ impl<'a> Gathering<'a> {
             if piece.is_rest || piece.last >= self.upper || self.is_full(bytes.len()) {
                 return;
             }
-            self.push(Part::Memory(bytes.clone()));
+            self.push(piece.position, Part::Memory(bytes.clone()));
         }
     }
 
@@ -177,15 +206,7 @@ impl<'a> Gathering<'a> {
     }
 
     fn stretch(&self, extent: &Extent, entry: &IndexEntry) -> Stretch {
-        Stretch {
-            slot: self.slot,
-            extent: extent.address,
-            tenancy: extent.tenancy,
-            position: entry.position,
-            length: entry.length,
-            crc: entry.crc,
-            seed: extent.seed(),
-        }
+        stretch_of(self.slot, extent, entry)
     }
 
     /// Gathers from an entry on; says whether the next extent follows, or what has to be read first.
@@ -277,8 +298,11 @@ impl<'a> Gathering<'a> {
                 return false;
             }
         }
+        let mut position = extent.position + u64::from(entries.get(from).expect("within the list").position);
         for part in parts {
-            self.push(part);
+            let len = part.len() as u64;
+            self.push(position, part);
+            position += len;
         }
         true
     }
@@ -314,10 +338,10 @@ impl<'a> Gathering<'a> {
                 return Ok(false);
             }
         };
-        self.walk_bytes(&bytes)
+        self.walk_bytes(position, &bytes)
     }
 
-    fn walk_bytes(&mut self, bytes: &BufferRef) -> Result<bool, ReadPlan> {
+    fn walk_bytes(&mut self, position: u64, bytes: &BufferRef) -> Result<bool, ReadPlan> {
         let (mut at, mut from, mut more) = (0, None, true);
         while let Ok((view, _)) = BatchView::parse(&bytes[at..]) {
             let (last, size) = (view.header().last_offset(), view.size());
@@ -332,7 +356,7 @@ impl<'a> Gathering<'a> {
             at += size;
         }
         if let Some(from) = from {
-            self.push(Part::Memory(bytes.slice(from..at)));
+            self.push(position + from as u64, Part::Memory(bytes.slice(from..at)));
         }
         Ok(more && self.bytes < self.max_bytes)
     }

@@ -159,7 +159,7 @@ impl Pair {
             own: vec![format!("durability=\"{durability}\"")],
             // Kafka's own default in place of the tests' haste.
             settings: [("log.retention.check.interval.ms".to_owned(), "300000".to_owned())].into(),
-            second_listener: None,
+            ..Wishes::default()
         };
         let kafka = Kafka::start_new(&wishes)?;
         let pollux = if arguments.kafka_only { None } else { Some(Pollux::start_new(&wishes)?) };

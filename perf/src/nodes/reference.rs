@@ -43,6 +43,8 @@ pub struct Wishes {
     pub own: Vec<String>,
     /// The port of a second listener, which is called OTHER.
     pub second_listener: Option<u16>,
+    /// Where Pollux keeps its data, if not in a folder of the run's own.
+    pub data: Option<std::path::PathBuf>,
 }
 
 /// How the listeners of a node with two are called, and that neither of them is encrypted.

@@ -21,6 +21,7 @@ pub struct Pollux {
     listens: bool,
     /// Its own settings as they were wished for: another node gets them too.
     wished: Vec<String>,
+    data: PathBuf,
 }
 
 /// The executable: named by POLLUX_BIN, else beside this one.
@@ -63,6 +64,7 @@ impl Pollux {
             settings.insert(PROTOCOLS.0.to_owned(), PROTOCOLS.1.to_owned());
         }
         write_settings(scratch.path(), &settings, wishes.second_listener.is_none())?;
+        let data = wishes.data.clone().unwrap_or_else(|| scratch.path().join("data"));
         Ok(Pollux {
             scratch,
             address: SocketAddr::from((Ipv4Addr::LOCALHOST, port)),
@@ -72,11 +74,18 @@ impl Pollux {
             program: program()?,
             listens: wishes.second_listener.is_none(),
             wished: wishes.own.clone(),
+            data,
         })
     }
 
-    pub fn data(&self) -> PathBuf {
-        self.scratch.path().join("data")
+    /// Everything the node keeps.
+    pub fn data(&self) -> &Path {
+        &self.data
+    }
+
+    /// All it logged.
+    pub fn logged(&self) -> Result<String> {
+        Ok(std::fs::read_to_string(self.log())?)
     }
 
     fn log(&self) -> PathBuf {
@@ -122,7 +131,7 @@ impl Broker for Pollux {
 
     fn launch(&mut self) -> Result<()> {
         let mut command = prefixed(&self.prefix, self.program.as_os_str());
-        command.arg("start").arg("--data").arg(self.data());
+        command.arg("start").arg("--data").arg(&self.data);
         command.arg("--config").arg(self.scratch.path().join("pollux.toml"));
         command.args(["--set", "node.id=1"]);
         if self.listens {

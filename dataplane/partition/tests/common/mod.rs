@@ -1,7 +1,7 @@
 //! One core without sockets: partitions over a real store on the simulated device, in simulated time.
 #![allow(dead_code, reason = "each test binary uses a part of it")]
 
-use arena::{Arena, BufferRef, Parcel};
+use arena::{Arena, BufferRef};
 use base::*;
 use batch::{BatchBuilder, BatchProducer, Batches};
 use handoff::*;
@@ -291,6 +291,15 @@ impl Node {
         self.fetched(gather).remove(0).result
     }
 
+    /// An answer whose ready bytes were let go: only descriptions of it are left.
+    pub fn let_go(&mut self, mut records: FetchedRecords) -> FetchedRecords {
+        let ready: usize = records.ready.drain(..).map(|piece| piece.len()).sum();
+        let again = records.again.take();
+        assert_eq!(again.map_or(0, |again| again.length as usize), ready);
+        records.rest.splice(0..0, again);
+        records
+    }
+
     /// All bytes of an answer, its windows read `step` bytes at a time.
     pub fn whole(&mut self, records: FetchedRecords, step: u32) -> Vec<u8> {
         let mut bytes: Vec<u8> = records.ready.iter().flat_map(|piece| piece.to_vec()).collect();
@@ -306,9 +315,12 @@ impl Node {
                     other => panic!("{other:?}"),
                 },
             );
-            let length: usize = window.pieces.iter().map(|piece: &Parcel| piece.len()).sum();
+            let length: usize = window.pieces.iter().map(|(piece, _)| piece.len()).sum();
             assert!(length > 0 && length <= step as usize);
-            window.pieces.iter().for_each(|piece| bytes.extend_from_slice(piece));
+            for (piece, again) in &window.pieces {
+                assert_eq!(again.length as usize, piece.len());
+                bytes.extend_from_slice(piece);
+            }
             rest = window.rest;
         }
         assert_eq!(bytes.len(), records.bytes as usize);

@@ -127,6 +127,9 @@ impl World {
         self.with(|sessions, turn| sessions.on_events_taken(turn));
         self.with(|sessions, turn| sessions.on_time(turn));
         self.net.flush(self.now);
+        self.with(|sessions, turn| {
+            sessions.on_flushed(turn);
+        });
         self.arena.poll_returns(64);
         self.now.monotonic = self.now.monotonic + STEP;
     }
@@ -435,6 +438,7 @@ fn good_outcome(command: Command, number: i64) -> Outcome {
                 high_watermark: Offset(number),
                 bytes: 8,
                 first_batch: 8,
+                again: Some(owner::stretch(fetch.entries[0].partition, 8)),
                 ready: vec![bytes.into_parcel()],
                 ..Default::default()
             };

@@ -184,6 +184,7 @@ fn found(entry: &FetchEntry, arena: &Arena, random: &mut Random) -> FetchedRecor
     }
     if let Some(piece) = random.chance(2, 3).then(|| piece(arena, 1 + random.below(5000) as usize)).flatten() {
         records.bytes += piece.len() as u32;
+        records.again = Some(stretch(entry.partition, piece.len() as u32));
         records.ready.push(piece);
     }
     for _ in 0..random.below(3) {
@@ -195,7 +196,7 @@ fn found(entry: &FetchEntry, arena: &Arena, random: &mut Random) -> FetchedRecor
     records
 }
 
-fn stretch(partition: PartitionId, length: u32) -> Stretch {
+pub fn stretch(partition: PartitionId, length: u32) -> Stretch {
     Stretch { owner: base::CoreId(0), partition, length, inside: [7; 6] }
 }
 
@@ -219,11 +220,11 @@ fn read_window(window: ReadWindow, arena: &Arena, random: &mut Random) -> Outcom
         let take = stretch.length.min(left);
         let taken = if take > 0 { piece(arena, take as usize) } else { None };
         let got = taken.as_ref().map_or(0, |piece| piece.len() as u32);
-        pieces.extend(taken);
+        pieces.extend(taken.map(|piece| (piece, stretch.first(got))));
         left -= got;
         if got < stretch.length {
             left = 0;
-            rest.push(Stretch { length: stretch.length - got, ..stretch });
+            rest.push(stretch.after(got));
         }
     }
     if pieces.is_empty() {

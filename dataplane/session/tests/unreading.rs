@@ -1,0 +1,270 @@
+//! Peers that do not read, over the simulated network: what their responses pin, and what their requests hold.
+
+use arena::{Arena, BufferRef};
+use base::*;
+use bytes::BytesMut;
+use handoff::{Command, EntryIndex, Fetched, FetchedRecords, Outcome, Stretch, Window};
+use link::*;
+use net::sim::{PeerState, SimFaults, SimNetwork, SimPeer, SimStreams};
+use net::{StreamEvent, Streams};
+use pollux_session::limits::{KEPT_BYTES, UNREAD_BYTES_MAX};
+use pollux_session::{EndReason, NodeFacts, Sessions, Turn};
+use settings::NodeConfig;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+use wire::messages::*;
+use wire::{ApiKey, Decoder, KafkaString, ResponseKind, encode_request};
+
+const SHARE: usize = 1 << 20;
+const LENGTH: u32 = 3 << 20;
+
+/// A core whose partition is played by the test: a log of a pattern, of which every fetch gets `LENGTH` bytes.
+struct World {
+    now: Now,
+    random: Random,
+    arena: Arena,
+    network: SimNetwork,
+    net: SimStreams,
+    sessions: Sessions,
+    ended: Vec<EndReason>,
+    windows: usize,
+}
+
+fn address() -> SocketAddr {
+    SocketAddr::from(([127, 0, 0, 1], 9092))
+}
+
+fn pattern(from: u64, length: u32) -> Vec<u8> {
+    (from..from + u64::from(length)).map(|at| (at * 7 + (at >> 9)) as u8).collect()
+}
+
+impl World {
+    fn new() -> World {
+        let arena = Arena::heap(CoreId(0), 16 << 20);
+        let now = Now { monotonic: Monotonic(1_000_000_000), wall: WallMillis(1) };
+        let network = SimNetwork::new(Random::from_seed(5), SimFaults { partial: Some(2), ..SimFaults::none() });
+        let mut net = SimStreams::new(network.clone(), arena.clone(), now);
+        net.listen(ListenerId(0), address()).unwrap();
+        let facts = NodeFacts {
+            node: NodeId(1),
+            cluster_id: "c".into(),
+            listeners: vec!["PLAINTEXT".into()],
+            log_dir: "/data".into(),
+        };
+        let settings = NodeConfig::laptop(&[]).unwrap().broker;
+        let sessions = Sessions::new(now, CoreId(0), 1, Arc::new(facts), settings, SHARE);
+        let random = Random::from_seed(1);
+        let mut world = World { now, random, arena, network, net, sessions, ended: Vec::new(), windows: 0 };
+        world.sessions.on_view(view());
+        world
+    }
+
+    fn connect(&self) -> SimPeer {
+        self.network.connect(address(), "10.0.0.9:1".parse().unwrap()).expect("somebody listens")
+    }
+
+    fn with(&mut self, act: impl FnOnce(&mut Sessions, &mut Turn<'_, SimStreams>)) {
+        let mut turn = Turn { now: self.now, random: &mut self.random, net: &mut self.net, arena: &self.arena };
+        act(&mut self.sessions, &mut turn);
+        self.ended.extend(self.sessions.out.ended.drain(..).map(|(_, reason)| reason));
+    }
+
+    fn settle(&mut self) {
+        (0..60).for_each(|_| self.turn());
+    }
+
+    fn turn(&mut self) {
+        let mut events = Vec::new();
+        self.net.poll(self.now, 64, &mut events);
+        for event in events {
+            match event {
+                StreamEvent::Opened { stream, listener, peer } => {
+                    self.sessions.on_opened(self.now, stream, listener, Some(peer));
+                }
+                StreamEvent::Received { stream, bytes } => self.sessions.on_received(self.now, stream, bytes),
+                StreamEvent::Filled { stream, buffer } => self.sessions.on_filled(self.now, stream, buffer),
+                StreamEvent::Writable { stream, .. } => self.with(|s, turn| s.on_writable(turn, stream)),
+                StreamEvent::PeerFinished { stream } => self.with(|s, turn| s.on_peer_finished(turn, stream)),
+                StreamEvent::Closed { stream, .. } => self.sessions.on_closed(stream),
+                other => panic!("{other:?}"),
+            }
+        }
+        self.with(|sessions, turn| sessions.on_events_taken(turn));
+        while let Some((_, command)) = self.sessions.out.commands.pop() {
+            if let Some(outcome) = self.answer(command) {
+                self.with(|sessions, turn| sessions.on_outcome(turn, outcome));
+            }
+        }
+        self.with(|sessions, turn| sessions.on_time(turn));
+        self.net.flush(self.now);
+        self.with(|sessions, turn| {
+            sessions.on_flushed(turn);
+        });
+        self.arena.poll_returns(usize::MAX);
+        self.now.monotonic = self.now.monotonic + Duration::from_micros(100);
+    }
+
+    fn bytes(&self, from: u64, length: u32) -> BufferRef {
+        self.arena.copy(&pattern(from, length)).expect("there is room in the arena")
+    }
+
+    fn answer(&mut self, command: Command) -> Option<Outcome> {
+        match command {
+            Command::Fetch(fetch) => {
+                let ready = 200_000;
+                let whole =
+                    Stretch { owner: CoreId(0), partition: fetch.entries[0].partition, length: LENGTH, inside: [0; 6] };
+                let records = FetchedRecords {
+                    ready: vec![self.bytes(0, 120_000).into_parcel(), self.bytes(120_000, 80_000).into_parcel()],
+                    again: Some(whole.first(ready)),
+                    rest: vec![whole.after(ready)],
+                    bytes: LENGTH,
+                    first_batch: 100,
+                    ..Default::default()
+                };
+                let entries = vec![Fetched { index: EntryIndex(0), result: Ok(records) }];
+                Some(Outcome::Fetched { gather: fetch.gather, entries })
+            }
+            Command::ReadWindow(window) => {
+                self.windows += 1;
+                let (mut left, mut pieces, mut rest) = (window.bytes_max, Vec::new(), Vec::new());
+                for stretch in window.stretches {
+                    let take = stretch.length.min(left);
+                    left -= take;
+                    if take > 0 {
+                        let bytes = self.bytes(stretch.inside[5], take);
+                        pieces.push((bytes.into_parcel(), stretch.first(take)));
+                    }
+                    rest.extend(Some(stretch.after(take)).filter(|rest| rest.length > 0));
+                }
+                Some(Outcome::Window { gather: window.gather, result: Ok(Window { pieces, rest }) })
+            }
+            _ => None,
+        }
+    }
+}
+
+fn view() -> Arc<::view::View> {
+    let partition = ViewPartition {
+        index: PartitionIndex(0),
+        leader: Some(NodeId(1)),
+        leader_epoch: LeaderEpoch(0),
+        partition_epoch: PartitionEpoch(0),
+        replicas: vec![NodeId(1)],
+        isr: vec![NodeId(1)],
+        eligible_leader_replicas: vec![],
+        last_known_elr: vec![],
+        offline: vec![],
+    };
+    let id = TopicId(Uuid(77));
+    let changes = vec![ViewChange::Topic(ViewTopic { id, name: "t".into(), partitions: vec![partition] })];
+    let provenance = Provenance { cluster_id: "c".into(), quorum_epoch: 1, metadata_offset: 9, caught_up: true };
+    let mut builder = ::view::ViewBuilder::new("c".into(), ::view::View::default());
+    builder.apply(ViewPart { provenance, image: true, last: true, changes }).unwrap();
+    builder.place([(PartitionId { topic: id, index: PartitionIndex(0) }, Some(CoreId(0)))])
+}
+
+fn fetch(correlation: i32) -> Vec<u8> {
+    let partition = fetch_request::FetchPartition { partition_max_bytes: i32::MAX, ..Default::default() };
+    let topic =
+        fetch_request::FetchTopic { topic: KafkaString::from("t"), partitions: vec![partition], ..Default::default() };
+    let request = FetchRequest { max_bytes: i32::MAX, topics: vec![topic], ..Default::default() };
+    let mut out = BytesMut::new();
+    encode_request(&mut out, 11, correlation, Some("c"), &request).unwrap();
+    out.to_vec()
+}
+
+fn read_whole(world: &mut World, peer: &mut SimPeer, crumbs: usize) -> Vec<u8> {
+    let mut all: Vec<u8> = Vec::new();
+    for _ in 0..2_000_000 {
+        all.extend(peer.read_some(crumbs));
+        if all.len() > 4 && all.len() == 4 + i32::from_be_bytes(all[..4].try_into().unwrap()) as usize {
+            return all;
+        }
+        world.turn();
+    }
+    panic!("{} bytes came", all.len());
+}
+
+#[test]
+fn a_consumer_that_does_not_read_pins_nothing_and_may_go_on() {
+    let mut world = World::new();
+    let mut peers: Vec<SimPeer> = (0..20).map(|_| world.connect()).collect();
+    for peer in &mut peers {
+        peer.write(&fetch(1));
+    }
+    world.settle();
+    let windows = world.windows;
+    world.settle();
+    assert_eq!(world.windows, windows, "nothing is read from the log for those who do not read");
+    assert!(
+        world.arena.used_bytes() <= limits::RECEIVE_CHUNK,
+        "and nothing is held but what the network receives into"
+    );
+    // Each then reads as it likes, and gets the same bytes.
+    let mut whole: Option<Vec<u8>> = None;
+    for (number, peer) in peers.iter_mut().enumerate().take(4) {
+        let mut all = read_whole(&mut world, peer, [700, 5000, 64 << 10, usize::MAX][number]);
+        let mut d = Decoder::new(&all[4..]);
+        assert_eq!(wire::read_response_header(&mut d, ApiKey::Fetch, 11), Ok(1));
+        let response = ResponseKind::decode(ApiKey::Fetch, 11, &mut d).unwrap();
+        let ResponseKind::Fetch(response) = response else { panic!("a fetch response") };
+        let records = response.responses[0].partitions[0].records.clone().unwrap();
+        assert!(records[..] == pattern(0, LENGTH)[..]);
+        all.drain(..8);
+        assert!(whole.get_or_insert(all.clone()) == &all);
+        // The connection serves its next request.
+        peer.write(&fetch(2));
+        read_whole(&mut world, peer, usize::MAX);
+    }
+    assert!(KEPT_BYTES <= 4096 && world.ended.is_empty(), "{:?}", world.ended);
+}
+
+#[test]
+fn requests_without_end_from_a_peer_that_reads_nothing_are_bounded() {
+    let mut world = World::new();
+    let mut request = BytesMut::new();
+    encode_request(&mut request, 3, 1, Some("c"), &ApiVersionsRequest::default()).unwrap();
+    let many = request.repeat(60_000 / request.len());
+    let mut peers: Vec<SimPeer> = (0..40).map(|_| world.connect()).collect();
+    for _ in 0..30 {
+        for peer in peers.iter_mut().filter(|peer| peer.state() == PeerState::Open) {
+            peer.write(&many);
+        }
+        world.settle();
+    }
+    assert!(world.arena.used_bytes() < 2 * SHARE, "{} bytes of the receive memory are held", world.arena.used_bytes());
+    // The share of a core takes some of them; who had it longest makes room.
+    assert!(world.ended.iter().all(|reason| matches!(reason, EndReason::Refused(_))), "{:?}", world.ended);
+    let open = peers.iter().filter(|peer| peer.state() == PeerState::Open).count();
+    assert!(open > 5, "{open} are open");
+    // Those that read then are answered, all their requests in order.
+    let peer = peers.iter_mut().rfind(|peer| peer.state() == PeerState::Open).expect("some are");
+    let mut bytes = 0;
+    for _ in 0..20_000 {
+        bytes += peer.read_some(9000).len();
+        world.turn();
+    }
+    assert!(bytes > 50 * UNREAD_BYTES_MAX, "{bytes} bytes came");
+}
+
+#[test]
+fn where_receive_memory_is_short_a_frame_that_trickles_ends() {
+    let mut world = World::new();
+    let mut trickling: Vec<SimPeer> = (0..40).map(|_| world.connect()).collect();
+    for peer in &mut trickling {
+        peer.write(&[&(900i32 << 10).to_be_bytes()[..], &[0; 600 << 10]].concat());
+    }
+    for _ in 0..40 {
+        world.settle();
+    }
+    let mut honest = world.connect();
+    honest.write(&fetch(9));
+    for _ in 0..60 {
+        world.now.monotonic = world.now.monotonic + Duration::from_millis(100);
+        world.settle();
+    }
+    assert!(world.ended.contains(&EndReason::TooSlow), "{:?}", world.ended);
+    assert!(!read_whole(&mut world, &mut honest, usize::MAX).is_empty());
+}
