@@ -16,9 +16,14 @@ use clap::Parser;
 use cli::{Cli, Command, NodeArgs, StartError};
 use std::process::ExitCode;
 
+/// Lines that wait for whoever reads the log; more are dropped. Their places are memory from the start on: 32 bytes each.
+const LOG_LINES_MAX: usize = 4096;
+
 fn main() -> ExitCode {
     let cli = Cli::parse();
-    let (writer, _flushed_at_exit) = tracing_appender::non_blocking(std::io::stderr());
+    let (writer, _flushed_at_exit) = tracing_appender::non_blocking::NonBlockingBuilder::default()
+        .buffered_lines_limit(LOG_LINES_MAX)
+        .finish(std::io::stderr());
     let filter = tracing_subscriber::EnvFilter::try_from_env("POLLUX_LOG");
     tracing_subscriber::fmt()
         .with_writer(writer)
@@ -78,7 +83,7 @@ fn start(mut args: NodeArgs) -> Result<ExitCode, StartError> {
             let failed = |error| StartError::Invalid(format!("metrics on {address}: {error}"));
             console::serve(address, run_dir.path().to_owned()).await.map_err(failed)?;
         }
-        supervisor::Supervisor::new(args, run_dir.path().to_owned()).run().await
+        supervisor::Supervisor::new(args, run_dir.path().to_owned(), &config.node.cores)?.run().await
     })
 }
 

@@ -180,24 +180,10 @@ pub fn dataplane(args: &ProcessArgs) -> Result<ExitCode, StartError> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// The nice value of a control plane that has to share the only CPU with a data core.
-const NICE_ON_A_SHARED_CPU: i32 = 10;
-
-/// Data cores have no neighbours: the control plane stays off their CPUs, or gives way to them where there is no other.
-fn keep_off_data_cores(config: &NodeConfig) -> Result<(), StartError> {
-    let plan = data_core::cpu_plan(&config.node.cores)?;
-    if plan.others.is_empty() {
-        return Ok(rustix::process::setpriority_process(None, NICE_ON_A_SHARED_CPU).map_err(std::io::Error::from)?);
-    }
-    let mut set = rustix::thread::CpuSet::new();
-    plan.others.iter().for_each(|cpu| set.set(*cpu));
-    Ok(rustix::thread::sched_setaffinity(None, &set).map_err(std::io::Error::from)?)
-}
-
 pub fn controlplane(args: &ProcessArgs) -> Result<ExitCode, StartError> {
     end_with_supervisor(args)?;
     let place = place(args, None)?;
-    keep_off_data_cores(&place.config)?;
+    data_core::cpu_plan(&place.config.node.cores)?.keep_off()?;
     let options = daemon::DaemonOptions {
         directory: place.data.join("controlplane"),
         link: place.run_dir.join(LINK_SOCKET),

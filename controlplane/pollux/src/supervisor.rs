@@ -57,9 +57,40 @@ enum Event {
     Line(Role, serde_json::Value),
 }
 
+/// The supervisor keeps off the data cores as everybody does. Its children must not have that from it: they count the
+/// CPUs of the start themselves.
+struct Placement {
+    whole: rustix::thread::CpuSet,
+    own: rustix::thread::CpuSet,
+}
+
+impl Placement {
+    /// Every thread of this process goes to where it belongs; a process that has one CPU stays there.
+    fn take(cores: &settings::Cores) -> Result<Placement, StartError> {
+        let whole = current_affinity()?;
+        let plan = data_core::cpu_plan(cores)?;
+        if !plan.others.is_empty() {
+            plan.keep_off()?;
+        }
+        Ok(Placement { whole, own: current_affinity()? })
+    }
+
+    fn spawn(&self, command: &mut Command) -> std::io::Result<Child> {
+        rustix::thread::sched_setaffinity(None, &self.whole)?;
+        let child = command.spawn();
+        rustix::thread::sched_setaffinity(None, &self.own)?;
+        child
+    }
+}
+
+fn current_affinity() -> std::io::Result<rustix::thread::CpuSet> {
+    Ok(rustix::thread::sched_getaffinity(None)?)
+}
+
 /// What `start` was told, resolved.
 pub struct Supervisor {
     args: NodeArgs,
+    cpus: Placement,
     run_dir: PathBuf,
     events: mpsc::UnboundedSender<Event>,
     inbox: mpsc::UnboundedReceiver<Event>,
@@ -69,9 +100,10 @@ pub struct Supervisor {
 }
 
 impl Supervisor {
-    pub fn new(args: NodeArgs, run_dir: PathBuf) -> Supervisor {
+    pub fn new(args: NodeArgs, run_dir: PathBuf, cores: &settings::Cores) -> Result<Supervisor, StartError> {
         let (events, inbox) = mpsc::unbounded_channel();
-        Supervisor { args, run_dir, events, inbox, address: None, ready: false, announced: false }
+        let cpus = Placement::take(cores)?;
+        Ok(Supervisor { args, cpus, run_dir, events, inbox, address: None, ready: false, announced: false })
     }
 
     fn spawn(&self, role: Role) -> Result<Child, StartError> {
@@ -84,7 +116,7 @@ impl Supervisor {
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .kill_on_drop(true);
-        let mut child = command.spawn()?;
+        let mut child = self.cpus.spawn(&mut command)?;
         let lines = child.stdout.take().expect("it was asked for");
         let events = self.events.clone();
         tokio::spawn(async move {

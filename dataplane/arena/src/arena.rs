@@ -119,8 +119,18 @@ impl Arena {
         self.home.shared.region.address()
     }
 
+    /// Free bytes that have memory behind them, which `release_idle` may give back.
+    pub fn touched_bytes(&self) -> usize {
+        self.home.state.borrow().pages.touched_pages() * BLOCK_SIZE
+    }
+
+    /// Whether `release_idle` has come to the region's end, so that its next call begins another pass.
+    pub fn is_swept(&self) -> bool {
+        self.home.state.borrow().pages.is_swept()
+    }
+
     /// Gives free memory that was not used since the last but one pass back to the system, looking at no more than
-    /// `budget` bytes; the next call goes on from there. Called every few seconds. Returns the bytes that went.
+    /// `budget` bytes; the next call goes on from there. A pass is made every few seconds. Returns the bytes that went.
     pub fn release_idle(&self, budget: usize) -> usize {
         let region = &self.home.shared.region;
         let mut state = self.home.state.borrow_mut();

@@ -69,6 +69,8 @@ pub(crate) struct PageMap {
     /// Cut pages that have a free piece, by class.
     partial: [u32; SMALL.len()],
     free: u32,
+    /// Free pages that have memory behind them.
+    touched: u32,
     sweep_at: usize,
 }
 
@@ -84,6 +86,7 @@ impl PageMap {
             filled: 0,
             partial: [NONE; SMALL.len()],
             free: count,
+            touched: 0,
             sweep_at: 0,
         };
         map.insert_free(0, count);
@@ -92,6 +95,16 @@ impl PageMap {
 
     pub(crate) fn free_pages(&self) -> usize {
         self.free as usize
+    }
+
+    /// Free pages that a sweep may give back, now or when they have been idle for long enough.
+    pub(crate) fn touched_pages(&self) -> usize {
+        self.touched as usize
+    }
+
+    /// Whether the next sweep begins at the region's start.
+    pub(crate) fn is_swept(&self) -> bool {
+        self.sweep_at == 0
     }
 
     pub(crate) fn offset(&self, place: Place) -> usize {
@@ -174,7 +187,10 @@ impl PageMap {
         first.kind = Kind::Used;
         first.run = count;
         self.pages[(page + count - 1) as usize].kind = Kind::Used;
-        self.ages[page as usize..(page + count) as usize].fill(Age::InUse);
+        for age in &mut self.ages[page as usize..(page + count) as usize] {
+            self.touched -= u32::from(matches!(age, Age::Recent | Age::Idle));
+            *age = Age::InUse;
+        }
         self.free -= count;
         Some(page)
     }
@@ -182,6 +198,7 @@ impl PageMap {
     fn free_run(&mut self, page: u32) {
         let count = self.pages[page as usize].run;
         self.ages[page as usize..(page + count) as usize].fill(Age::Recent);
+        self.touched += count;
         self.free += count;
         let (mut start, mut length) = (page, count);
         let after = page + count;
@@ -292,6 +309,7 @@ impl PageMap {
                     }
                     if release(at, next - at) {
                         self.ages[at..next].fill(Age::Untouched);
+                        self.touched -= (next - at) as u32;
                         released += next - at;
                     }
                 }
@@ -353,6 +371,8 @@ mod tests {
             at += page.run;
         }
         assert_eq!(free, map.free);
+        let touched = map.ages.iter().filter(|age| matches!(age, Age::Recent | Age::Idle)).count();
+        assert_eq!(touched, map.touched_pages());
         let mut listed = 0;
         for (i, head) in map.bins.iter().enumerate() {
             assert_eq!(*head != NONE, map.filled & (1 << i) != 0);

@@ -37,6 +37,50 @@ pub(crate) fn lanes_wanted(plan: &CpuPlan) -> u16 {
     u16::try_from(cpus.len().max(plan.data.len())).unwrap_or(u16::MAX)
 }
 
+/// The nice value of whatever has to share its only CPU with a data core.
+pub const NICE_ON_A_SHARED_CPU: i32 = 10;
+
+impl CpuPlan {
+    /// Data cores have no neighbours: every thread that this process has now keeps off their CPUs, or gives way to them
+    /// where there is no other. Threads that these start later are as they are.
+    pub fn keep_off(&self) -> std::io::Result<()> {
+        threads_of_this_process()?.into_iter().try_for_each(|thread| self.place(Some(thread)))
+    }
+
+    /// The same for every thread but the calling one, which is going to be a data core.
+    pub(crate) fn keep_others_off(&self) -> std::io::Result<()> {
+        let own = rustix::thread::gettid();
+        threads_of_this_process()?.into_iter().filter(|thread| *thread != own).try_for_each(|one| self.place(Some(one)))
+    }
+
+    /// The same for the calling thread, or another one of this process.
+    pub(crate) fn place(&self, thread: Option<rustix::process::Pid>) -> std::io::Result<()> {
+        let placed = if self.others.is_empty() {
+            rustix::process::setpriority_process(thread, NICE_ON_A_SHARED_CPU)
+        } else {
+            let mut set = rustix::thread::CpuSet::new();
+            self.others.iter().for_each(|cpu| set.set(*cpu));
+            rustix::thread::sched_setaffinity(thread, &set)
+        };
+        match placed {
+            // It has ended meanwhile.
+            Err(rustix::io::Errno::SRCH) => Ok(()),
+            other => Ok(other?),
+        }
+    }
+}
+
+fn threads_of_this_process() -> std::io::Result<Vec<rustix::process::Pid>> {
+    let mut threads = Vec::new();
+    for entry in std::fs::read_dir("/proc/self/task")? {
+        let name = entry?.file_name();
+        let number = name.to_str().and_then(|name| name.parse().ok()).and_then(rustix::process::Pid::from_raw);
+        threads.extend(number);
+    }
+    Ok(threads)
+}
+
+/// The calling thread runs on this CPU alone.
 pub(crate) fn pin(cpu: usize) {
     let mut set = rustix::thread::CpuSet::new();
     set.set(cpu);

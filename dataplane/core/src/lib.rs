@@ -16,6 +16,7 @@ mod duty;
 mod gauges;
 mod keeper;
 mod link_end;
+mod memory;
 mod mesh;
 mod message;
 mod office;
@@ -26,7 +27,7 @@ mod turn;
 mod watch;
 
 pub use calibrating::Calibrating;
-pub use cpus::{CpuPlan, cpu_plan};
+pub use cpus::{CpuPlan, NICE_ON_A_SHARED_CPU, cpu_plan};
 pub use doors::ConnectionLimits;
 pub use keeper::Keeper;
 pub use link_end::LinkEnd;

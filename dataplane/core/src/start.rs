@@ -3,7 +3,7 @@
 
 use crate::build::{CoreSeed, MIB, OfficeSeed, Shared, build};
 use crate::clock::Clock;
-use crate::cpus::{cpu_plan, lanes_wanted, pin};
+use crate::cpus::{CpuPlan, cpu_plan, lanes_wanted, pin};
 use crate::driver::run_core;
 use crate::mesh::meshes;
 use crate::open::{boot_id, boot_uuid, log_durability, may_have_lost, open_device, open_namespace};
@@ -27,6 +27,8 @@ pub fn run(options: DataplaneOptions, listening: impl FnOnce(String)) -> Result<
     // Before this thread is pinned: afterwards the system counts one CPU.
     let cpus = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
     let lanes = lanes_wanted(&plan);
+    // The log's thread runs already.
+    plan.keep_others_off().map_err(system("placing its threads"))?;
     pin(plan.data[0]);
     let device = open_device(&options, lanes)?;
     tracing::info!(device = %device, "opened");
@@ -58,6 +60,8 @@ pub fn run(options: DataplaneOptions, listening: impl FnOnce(String)) -> Result<
     let open =
         nvme_log::OpenOptions { cores, store: shared.store_options(), boot: boot_uuid(&boot), accept_loss: false };
     let opened = open_namespace(&shared.options, &mut queue, &device, &opening_arena, open, lanes, clock)?;
+    // What an opening held is of no use to a node that serves.
+    drop(opening_arena);
     report(&opened);
     check_identity(&shared, &opened)?;
     if shared.options.config.data.sync == settings::SyncMethod::Auto {
@@ -111,7 +115,7 @@ pub fn run(options: DataplaneOptions, listening: impl FnOnce(String)) -> Result<
         held,
     };
     let seed = seeds.pop().expect("there is a core 0");
-    watch_signals(&shared, &waker)?;
+    watch_signals(&shared, &waker, plan)?;
     let core = build(seed, queue, Some(office), |address| {
         listening(address);
         Ok(())
@@ -200,12 +204,20 @@ fn check_identity(shared: &Shared, opened: &Opened) -> Result<(), DataplaneError
 }
 
 /// A thread of its own waits for SIGTERM and SIGINT.
-fn watch_signals(shared: &Arc<Shared>, waker: &Arc<std::sync::OnceLock<net::Waker>>) -> Result<(), DataplaneError> {
+fn watch_signals(
+    shared: &Arc<Shared>,
+    waker: &Arc<std::sync::OnceLock<net::Waker>>,
+    plan: CpuPlan,
+) -> Result<(), DataplaneError> {
     let signals = [signal_hook::consts::SIGTERM, signal_hook::consts::SIGINT];
     let mut signals = signal_hook::iterator::Signals::new(signals).map_err(system("signal handlers"))?;
     // Not the whole of what cores share: the device closes when they end.
     let (terminate, waker) = (Arc::clone(&shared.terminate), Arc::clone(waker));
     let thread = std::thread::Builder::new().name("signals".into()).spawn(move || {
+        // It was started by a data core.
+        if let Err(error) = plan.place(None) {
+            tracing::warn!(%error, "the thread for signals is not kept off the data cores");
+        }
         for _ in signals.forever() {
             terminate.store(true, Ordering::Release);
             if let Some(waker) = waker.get() {

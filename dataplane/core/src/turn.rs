@@ -4,6 +4,7 @@
 use crate::calibrating::{CALIBRATION, Calibrating};
 use crate::keeper::Keeper;
 use crate::link_end::LinkEnd;
+use crate::memory::IdleMemory;
 use crate::mesh::Mesh;
 use crate::message::Message;
 use crate::watch::{Step, Watch};
@@ -57,6 +58,7 @@ pub struct Core<S: Streams, N, O> {
     failed: Option<(Monotonic, StopReason)>,
     pressure: nvme_log::PressureLevel,
     pub(crate) next_gauges: Monotonic,
+    idle_memory: IdleMemory,
 }
 
 /// What a core is made of.
@@ -129,6 +131,7 @@ impl<S: Streams, N: Namespace, O: Offload> Core<S, N, O> {
             failed: None,
             pressure: nvme_log::PressureLevel::None,
             next_gauges: Monotonic::ZERO,
+            idle_memory: IdleMemory::default(),
         }
     }
 
@@ -265,6 +268,7 @@ impl<S: Streams, N: Namespace, O: Offload> Core<S, N, O> {
         self.carry_session_outputs();
         self.store_arena.poll_returns(MESSAGES_A_TURN);
         self.arena.poll_returns(MESSAGES_A_TURN);
+        self.idle_memory.poll(now, &[&self.arena, &self.store_arena]);
         self.refresh_gauges(now);
         0
     }
@@ -357,6 +361,7 @@ impl<S: Streams, N: Namespace, O: Offload> Core<S, N, O> {
             self.office.as_ref().and_then(|office| office.log_keeper.next_deadline()),
             self.office.as_ref().and_then(|office| office.keeper.doors.next_deadline()),
             self.failed.map(|(since, _)| since + STOPPED_ANSWERS_FOR),
+            self.idle_memory.next_deadline(now, &[&self.arena, &self.store_arena]),
         ]
         .into_iter()
         .flatten()

@@ -50,7 +50,7 @@ pub struct KernelStreams {
     listeners: BTreeMap<ListenerId, Listener>,
     options: SocketOptions,
     waker: Waker,
-    /// `wait` has just asked the system: the next poll need not.
+    /// `wait` has just asked the system, or is about to: the next poll need not.
     asked: bool,
 }
 
@@ -80,6 +80,12 @@ impl KernelStreams {
     /// puts both together, not for those who use streams. The descriptor must stay open as long as this.
     pub fn watch(&mut self, source: BorrowedFd<'_>) -> io::Result<()> {
         self.poll.registry().register(&mut mio::unix::SourceFd(&source.as_raw_fd()), WAKE, Interest::READABLE)
+    }
+
+    /// The caller is going to `wait` unless the next poll finds work: that poll need not ask the system, for `wait`
+    /// returns at once where something is ready.
+    pub fn wait_follows(&mut self) {
+        self.asked = true;
     }
 
     /// Asks the system what is ready, waiting for at most `timeout`.

@@ -99,6 +99,7 @@ impl Store {
     }
 
     fn append_one(&mut self, now: Now, slot: LogSlot, incoming: &Incoming<'_>) -> Result<(), AppendError> {
+        self.idle.used = true;
         let partition = self.partition(slot).ok_or(AppendError::Unknown)?;
         let (shard, header) = (partition.shard, &incoming.header);
         let size = u64::from(header.size);

@@ -37,6 +37,10 @@ impl ReadCache {
         }
     }
 
+    pub fn stretch_bytes(&self) -> usize {
+        self.bytes
+    }
+
     pub fn forget_stretches(&mut self) {
         self.stretches.clear();
         self.order.clear();

@@ -32,7 +32,7 @@ impl Store {
             self.poll_marker(now);
             self.poll_commits(now);
             self.poll_cache_flush(now);
-            self.poll_tails();
+            self.poll_tails(now);
             self.poll_copy_out(now);
             self.poll_quarantine(now);
             self.poll_slabs(now);
@@ -420,7 +420,8 @@ impl Store {
         };
         let held = self.quarantine.iter().take(QUARANTINE_A_TURN).map(due).min();
         let zeroes = self.ring_zeroes_deadline();
-        [marker, flush, watermark, held, zeroes, Some(self.next_retention)].into_iter().flatten().min()
+        let idle = self.idle_deadline();
+        [marker, flush, watermark, held, zeroes, idle, Some(self.next_retention)].into_iter().flatten().min()
     }
 
     /// Whether another turn has something to do at once.

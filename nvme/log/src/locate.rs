@@ -62,6 +62,7 @@ impl Store {
             End::Done => {
                 let start = gathering.start.expect("what was gathered stands somewhere");
                 let parts = gathering.parts;
+                self.idle.used = true;
                 self.note_descriptions(now, slot, &parts);
                 (Located::Found(parts), LogPosition(start))
             }

@@ -79,6 +79,7 @@ impl Store {
     }
 
     pub(crate) fn start_read(&mut self, plan: ReadPlan) -> ReadTicket {
+        self.idle.used = true;
         let ticket = ReadTicket(self.reads.next_ticket);
         self.reads.next_ticket += 1;
         if let ReadPlan::Stretch(stretch) = &plan

@@ -10,7 +10,7 @@ use crate::reads::Reads;
 use crate::ring_zeroes::RingZeroes;
 use crate::shard::{SavedView, Shard};
 use crate::space::Overlap;
-use crate::store::{CacheFlush, RoundMark, Stopping, Store};
+use crate::store::{CacheFlush, Idleness, RoundMark, Stopping, Store};
 use crate::tails::Tails;
 use arena::Arena;
 use base::{CoreId, LaneId, Monotonic, Now, Random, ShardId, Slots, Uuid};
@@ -110,6 +110,7 @@ impl Store {
             events: Vec::new(),
             stalled: BTreeSet::new(),
             short_of_memory: false,
+            idle: Idleness::default(),
             units_freed: true,
             next_quarantine: Monotonic::ZERO,
             ring_zeroes: seed.zero_ring.then(RingZeroes::new),

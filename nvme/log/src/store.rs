@@ -67,6 +67,7 @@ pub struct Store {
     pub(crate) stalled: BTreeSet<LogSlot>,
     /// The arena had no memory since the last turn: the caches give half of theirs back.
     pub(crate) short_of_memory: bool,
+    pub(crate) idle: Idleness,
     /// Units were freed since slabs were last looked at.
     pub(crate) units_freed: bool,
     pub(crate) next_quarantine: Monotonic,
@@ -91,6 +92,18 @@ pub(crate) struct CacheFlush {
     pub held: VecDeque<(u64, Effect)>,
     /// The shortest `flush.ms` that was configured.
     pub shortest: Option<std::time::Duration>,
+}
+
+/// When records were last written or read, and what an idle store has given back.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Idleness {
+    /// Since the last turn.
+    pub used: bool,
+    pub last_use: Monotonic,
+    /// Cached pieces that were looked at since one could last be let go of.
+    pub looked: usize,
+    /// What could be let go of has been; a completion may allow more.
+    pub given_back: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

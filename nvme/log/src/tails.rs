@@ -6,6 +6,8 @@ use crate::partition::Partition;
 use crate::partition::tail::TailBytes;
 use crate::store::Store;
 use arena::Arena;
+use base::limits::IDLE_MEMORY_TIME;
+use base::{Monotonic, Now};
 use std::collections::VecDeque;
 
 /// Pieces looked at in one turn.
@@ -56,8 +58,42 @@ fn is_written(partition: &Partition, position: u64) -> bool {
 impl Store {
     /// Lets go of what is copied; the oldest quarter of a full window (or half of it where memory is short) is made to
     /// be.
-    pub(crate) fn poll_tails(&mut self) {
-        let window = self.options.copy_out_window / 4 * 3;
+    pub(crate) fn poll_tails(&mut self, now: Now) {
+        let idle = self.note_use(now);
+        if idle && self.idle.given_back && !self.room_made {
+            return;
+        }
+        let held = self.memory_held();
+        self.let_go(idle);
+        if idle {
+            self.cache.forget_stretches();
+            self.idle.looked = if self.memory_held() < held { 0 } else { self.idle.looked + EVICTIONS_A_TURN };
+            // Pieces that wait for their copy-out are looked at again when it is complete.
+            self.idle.given_back = self.idle.looked >= self.tails.cached.len();
+        }
+    }
+
+    /// Whether nobody has written or read records for a while.
+    fn note_use(&mut self, now: Now) -> bool {
+        if std::mem::take(&mut self.idle.used) {
+            self.idle.last_use = now.monotonic;
+            (self.idle.given_back, self.idle.looked) = (false, 0);
+        }
+        now.monotonic.since(self.idle.last_use) >= IDLE_MEMORY_TIME
+    }
+
+    /// Bytes of records in memory: on their way to extents, and in both caches.
+    pub fn memory_held(&self) -> usize {
+        self.tails.uncopied_bytes + self.tails.cached_bytes + self.cache.stretch_bytes()
+    }
+
+    /// When the caches of an idle store are given back: it is woken for that once.
+    pub(crate) fn idle_deadline(&self) -> Option<Monotonic> {
+        (!self.idle.given_back && self.memory_held() > 0).then(|| self.idle.last_use + IDLE_MEMORY_TIME)
+    }
+
+    fn let_go(&mut self, idle: bool) {
+        let window = if idle { 0 } else { self.options.copy_out_window / 4 * 3 };
         let limit = if self.short_of_memory { window.min(self.tails.uncopied_bytes / 2) } else { window };
         for _ in 0..EVICTIONS_A_TURN {
             let Some(front) = self.tails.uncopied.front() else { break };
@@ -75,7 +111,7 @@ impl Store {
             self.tails.uncopied.pop_front();
             self.tails.uncopied_bytes -= len;
         }
-        self.evict_tails();
+        self.evict_tails(idle);
     }
 
     fn copy_out_ahead(&mut self) {
@@ -103,8 +139,8 @@ impl Store {
         false
     }
 
-    fn evict_tails(&mut self) {
-        let mut budget = self.options.tail_cache;
+    fn evict_tails(&mut self, idle: bool) {
+        let mut budget = if idle { 0 } else { self.options.tail_cache };
         if std::mem::take(&mut self.short_of_memory) {
             budget = budget.min(self.tails.cached_bytes / 2);
             self.cache.forget_stretches();
@@ -138,7 +174,9 @@ impl Store {
             } else if let Some(partition) = self.partitions.get_mut(front.slot.token()) {
                 partition.shorten_front(&self.arena);
             }
-            return;
+            if !idle {
+                return;
+            }
         }
     }
 }

@@ -47,6 +47,43 @@ fn what_was_appended_is_read_from_memory_and_after_a_restart() {
 }
 
 #[test]
+fn an_idle_store_gives_its_caches_back_once_and_reads_from_the_device() {
+    let (disk, mut random, mut now) = (disk(128, 31), Random::from_seed(32), START);
+    format(&disk, 2, 0, &mut random, &mut now);
+    let mut options = options(1);
+    options.store.high_watermark_interval = Duration::from_secs(3600);
+    let mut node = open(&disk, &options, &mut random, &mut now);
+    let (at, mut expected, mut ends) = (node.now, vec![Vec::new(); 3], [Offset(0); 3]);
+    let slots = [1, 2, 3]
+        .map(|number| node.store().create(at, partition(number), 0, LogConfig::keep_everything()).expect("created"));
+    for number in 0..900 {
+        let which = number % slots.len();
+        let bytes = batch(&mut random, 1, 3000 + number, at.wall);
+        let appended = node.append(slots[which], &bytes, 0).expect("appended");
+        expected[which].extend(stamped(&bytes, ends[which], 0));
+        ends[which] = Offset(appended.last.0 + 1);
+        node.turn();
+    }
+    node.settle();
+    let busy = node.cores[0].store.memory_held();
+    assert!(busy > 2 << 20, "{busy}");
+    // What is due of other work is done by then.
+    let due = node.now.monotonic + base::limits::IDLE_MEMORY_TIME;
+    node.now = advance(node.now, base::limits::IDLE_MEMORY_TIME);
+    for _ in 0..2_000 {
+        node.turn();
+    }
+    // A partition's open stretch, which no read could verify yet, stays.
+    let idle = node.cores[0].store.memory_held();
+    assert!(idle <= slots.len() * (64 << 10), "{idle} of {busy}");
+    let next = node.cores[0].store.next_deadline();
+    assert!(next.is_none_or(|next| next > due + Duration::from_secs(20)), "it is not woken for it again: {next:?}");
+    for (which, slot) in slots.into_iter().enumerate() {
+        assert_eq!(node.read_all(0, slot, ends[which], 100_000), expected[which]);
+    }
+}
+
+#[test]
 fn large_batches_go_to_their_extent_first() {
     let (disk, mut random, mut now) = (disk(128, 3), Random::from_seed(4), START);
     format(&disk, 2, 0, &mut random, &mut now);

@@ -110,8 +110,8 @@ impl UringNamespace {
         self.counts
     }
 
-    /// Becomes readable at a completion while the loop has announced its sleep; the loop watches it where it gave no
-    /// eventfd of its own.
+    /// Written at a completion while the loop has announced its sleep; the loop watches it where it gave no eventfd of
+    /// its own, and watches for edges: nobody takes the count off, which would be a system call for every sleep.
     pub fn wake_descriptor(&self) -> Option<BorrowedFd<'_>> {
         self.own_eventfd.then(|| self.eventfd.as_fd())
     }
@@ -253,10 +253,6 @@ impl Namespace for UringNamespace {
             fence(Ordering::SeqCst);
         } else {
             self.ring.completion().disable_eventfd();
-            if self.own_eventfd {
-                // Nothing to take off is no error.
-                let _ = rustix::io::read(&self.eventfd, &mut [0u8; 8]);
-            }
         }
     }
 }

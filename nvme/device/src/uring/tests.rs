@@ -116,7 +116,8 @@ fn a_completion_wakes_a_loop_that_announced_its_sleep() {
         assert!(queue.submit(now(0), request(round, Operation::Flush)).is_ok());
         assert_eq!(watched(&queue, 900), 1, "the flush in a worker thread wakes the loop");
         queue.announce_sleep(false);
-        assert_eq!(watched(&queue, 0), 0);
+        // The loop watches for edges and leaves the count as it is; this test asks for levels.
+        assert_eq!(rustix::io::read(&queue.eventfd, &mut [0u8; 8]), Ok(8));
         wait(&mut queue);
     }
     assert_eq!(queue.counts().worker_operations, 6);
