@@ -7,7 +7,7 @@ use hdrhistogram::Histogram as HdrHistogram;
 use node::{BrokerPhase, Status};
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use wire::ApiKey;
 
 /// Events of the node are timed from a microsecond to a minute, within a hundredth.
@@ -47,12 +47,14 @@ pub(crate) fn open_pages(path: &Path) -> Option<Words> {
 /// plane is away.
 pub fn dataplane_metrics(counters: &Path) -> String {
     let mut page = Page::default();
-    put_dataplane(&mut page, counters);
+    put_dataplane(&mut page, counters, false);
     page.into_text()
 }
 
-fn put_dataplane(page: &mut Page, counters: &Path) {
+fn put_dataplane(page: &mut Page, counters: &Path, controlplane_up: bool) {
     let cores = open_pages(counters).map(|words| counters::readings(&words)).unwrap_or_default();
+    page.gauge("controlplane_up", "1 where the control plane answers.", flag(controlplane_up));
+    put_contact(page, &cores);
     for counter in Counter::ALL {
         let kind = match counter.kind() {
             CounterKind::Total => "counter",
@@ -73,6 +75,17 @@ fn put_dataplane(page: &mut Page, counters: &Path) {
     put_requests(page, &cores);
 }
 
+/// How long the dataplane has not heard of the control plane, whoever asks.
+fn put_contact(page: &mut Page, cores: &[CoreReadings]) {
+    let last = cores.iter().map(|core| core.get(Counter::LinkContact)).max().filter(|last| *last > 0);
+    let name = "controlplane_contact_age_seconds";
+    page.begin(name, "gauge", "Since the dataplane last heard of the control plane; no sample before it has.");
+    if let Some(last) = last {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        page.sample(name, "", now.saturating_sub(Duration::from_millis(last)).as_secs_f64());
+    }
+}
+
 /// Of all cores together: which one holds a connection says nothing to who asks.
 fn put_requests(page: &mut Page, cores: &[CoreReadings]) {
     let of = |api: ApiKey| {
@@ -86,7 +99,7 @@ fn put_requests(page: &mut Page, cores: &[CoreReadings]) {
     for (api, sum, _) in &seen {
         page.distribution("request_seconds", &format!("api=\"{}\"", api.name()), sum);
     }
-    page.begin("request_errors_total", "counter", "Requests answered with an error, by API.");
+    page.begin("request_errors_total", "counter", "Produce and Fetch requests that were refused a partition, by API.");
     for (api, _, errors) in &seen {
         page.sample("request_errors_total", &format!("api=\"{}\"", api.name()), errors);
     }
@@ -95,7 +108,7 @@ fn put_requests(page: &mut Page, cores: &[CoreReadings]) {
 /// The whole page.
 pub(crate) fn metrics(status: &Status, own: &OwnMetrics, counters: &Path) -> String {
     let mut page = Page::default();
-    put_dataplane(&mut page, counters);
+    put_dataplane(&mut page, counters, true);
     put_quorum(&mut page, status);
     put_cluster(&mut page, status);
     put_link(&mut page, status, own);

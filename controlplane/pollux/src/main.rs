@@ -15,15 +15,25 @@ mod tables;
 use clap::Parser;
 use cli::{Cli, Command, NodeArgs, StartError};
 use std::process::ExitCode;
+use std::sync::OnceLock;
 
 /// Lines that wait for whoever reads the log; more are dropped. Their places are memory from the start on: 32 bytes each.
 const LOG_LINES_MAX: usize = 4096;
+
+static LOG_ERRORS: OnceLock<tracing_appender::non_blocking::ErrorCounter> = OnceLock::new();
+
+/// Lines of the log that found no place.
+fn log_lines_dropped() -> u64 {
+    LOG_ERRORS.get().map_or(0, |errors| errors.dropped_lines() as u64)
+}
 
 fn main() -> ExitCode {
     let cli = Cli::parse();
     let (writer, _flushed_at_exit) = tracing_appender::non_blocking::NonBlockingBuilder::default()
         .buffered_lines_limit(LOG_LINES_MAX)
         .finish(std::io::stderr());
+    // Set once, here.
+    let _unset = LOG_ERRORS.set(writer.error_counter());
     let filter = tracing_subscriber::EnvFilter::try_from_env("POLLUX_LOG");
     tracing_subscriber::fmt()
         .with_writer(writer)

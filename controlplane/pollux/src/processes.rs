@@ -167,6 +167,7 @@ fn dataplane_options(args: &ProcessArgs, place: &Place) -> Result<data_core::Dat
         link: place.run_dir.join(LINK_SOCKET),
         counters: counters_path(&place.run_dir),
         seed: random()?.next_u64(),
+        log_lines_dropped: crate::log_lines_dropped,
     })
 }
 

@@ -13,6 +13,8 @@ use tokio::sync::mpsc;
 /// A child that ends with one of these is not started again: the same would happen.
 pub const EXIT_CORRUPTION: u8 = 65;
 pub const EXIT_CONFIG: u8 = 78;
+/// Any other error that a process tells before it ends; a panic or a signal has another.
+const EXIT_FAILURE: u8 = 1;
 
 const RESTART_PAUSE_FIRST: Duration = Duration::from_millis(100);
 const RESTART_PAUSE_MAX: Duration = Duration::from_secs(10);
@@ -186,6 +188,15 @@ impl Supervisor {
         }
     }
 
+    /// Restarts are for what has worked: who never did, and says why, has a port that is taken or a directory that is in
+    /// use, and trying again would bury the reason.
+    fn has_served(&self, role: Role) -> bool {
+        match role {
+            Role::Dataplane => self.address.is_some(),
+            Role::ControlPlane => self.ready,
+        }
+    }
+
     /// The exit code to end with, where starting again is useless.
     fn on_turn(&self, process: &mut Process, turn: Turn) -> Result<Option<ExitCode>, StartError> {
         let Turn::Ended(status) = turn else {
@@ -199,6 +210,10 @@ impl Supervisor {
         if let Some(code) = code.filter(|code| [EXIT_CORRUPTION, EXIT_CONFIG].contains(code)) {
             tracing::error!(process = name, code, "ended and would end again: not restarted");
             return Ok(Some(ExitCode::from(code)));
+        }
+        if code == Some(EXIT_FAILURE) && !self.has_served(process.role) {
+            tracing::error!(process = name, "could not start: the reason stands above");
+            return Ok(Some(ExitCode::FAILURE));
         }
         if process.started.elapsed() >= RESTART_PAUSE_RESET {
             process.pause = RESTART_PAUSE_FIRST;

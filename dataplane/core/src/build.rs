@@ -192,8 +192,11 @@ pub(crate) fn open_office(
     for (i, listener) in seed.listeners.iter().enumerate() {
         let id = ListenerId(i as u16);
         let address = resolve(listener)?;
-        let address =
-            net.listen(id, address).map_err(|error| DataplaneError::Listen { name: listener.name.clone(), error })?;
+        let address = net.listen(id, address).map_err(|error| DataplaneError::Listen {
+            name: listener.name.clone(),
+            address: address.to_string(),
+            error,
+        })?;
         let told = shared.options.config.advertised.iter().find(|told| told.name == listener.name);
         let (host, port) = told.map_or((listener.host.as_str(), 0), |told| (told.host.as_str(), told.port));
         bound.push(BoundListener {
@@ -205,8 +208,11 @@ pub(crate) fn open_office(
         });
         tracing::info!(listener = listener.name, %address, "listening");
     }
-    net.listen_local(LINK_LISTENER, &shared.options.link)
-        .map_err(|error| DataplaneError::Listen { name: "link".into(), error })?;
+    net.listen_local(LINK_LISTENER, &shared.options.link).map_err(|error| DataplaneError::Listen {
+        name: "link".into(),
+        address: shared.options.link.display().to_string(),
+        error,
+    })?;
     let saved = seed.view.and_then(|saved| match view::View::from_bytes(&saved.bytes) {
         Ok(view) => Some(view),
         Err(error) => {

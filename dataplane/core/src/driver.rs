@@ -2,6 +2,7 @@
 
 use crate::build::{Built, KernelCore, Shared};
 use crate::options::DataplaneError;
+use base::counters::Counter;
 use base::limits::SPIN_TIME;
 use base::{CoreId, Sleeper};
 use net::Streams;
@@ -22,6 +23,7 @@ pub(crate) fn run_core(built: Built) -> Result<(), DataplaneError> {
     let mut last_work = shared.clock.now().monotonic;
     let mut gap = Duration::from_secs(1);
     let mut signalled = false;
+    let mut counted = base::Monotonic::ZERO;
     loop {
         let now = shared.clock.now();
         if core.id == CoreId(0) && !signalled && shared.terminate.load(Ordering::Acquire) {
@@ -47,7 +49,22 @@ pub(crate) fn run_core(built: Built) -> Result<(), DataplaneError> {
             std::hint::spin_loop();
             continue;
         }
+        if core.next_gauges != counted {
+            counted = core.next_gauges;
+            count_process(&core, &shared);
+        }
         sleep(&mut core, &sleeper, &shared);
+    }
+}
+
+/// What is counted outside the loop; as often as gauges are set.
+fn count_process(core: &KernelCore, shared: &Shared) {
+    let total = |counter: Counter, value: u64| {
+        core.counters.add(counter, value.saturating_sub(core.counters.get(counter)));
+    };
+    total(Counter::DevicePunted, core.namespace.counts().punted);
+    if core.id == CoreId(0) {
+        total(Counter::LogLinesDropped, (shared.options.log_lines_dropped)());
     }
 }
 
@@ -62,6 +79,8 @@ pub(crate) fn sleep(core: &mut KernelCore, sleeper: &Sleeper, shared: &Shared) {
     if core.turn(again) == 0 && core.may_sleep() && !core.is_done() {
         let until = core.next_deadline(again);
         core.net.wait(again, until);
+        let slept = shared.clock.now().monotonic.since(again.monotonic);
+        core.counters.add(Counter::SleptNanos, slept.as_nanos() as u64);
     }
     core.namespace.announce_sleep(false);
     sleeper.retract();

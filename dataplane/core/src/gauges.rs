@@ -44,6 +44,7 @@ impl<S: Streams, N: Namespace, O: Offload> Core<S, N, O> {
             (Counter::JournalCapacity, journal * block),
             (Counter::NamespaceFree, free),
             (Counter::NamespaceUsed, owned.saturating_sub(free)),
+            (Counter::Leaders, self.partitions.leader_count() as u64),
             (Counter::Partitions, self.store.partition_count() as u64),
             (Counter::ReceiveUsed, self.arena.used_bytes() as u64),
             (Counter::ReceiveCapacity, self.arena.capacity() as u64),

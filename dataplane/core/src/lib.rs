@@ -23,6 +23,7 @@ mod office;
 mod open;
 mod options;
 mod start;
+mod tally;
 mod turn;
 mod watch;
 

@@ -61,12 +61,15 @@ impl LinkEnd {
         }
     }
 
-    pub fn flush<S: Streams>(&mut self, net: &mut S, arena: &Arena) {
-        let Some(stream) = self.stream else { return };
+    /// Returns the bytes that went.
+    pub fn flush<S: Streams>(&mut self, net: &mut S, arena: &Arena) -> usize {
+        let Some(stream) = self.stream else { return 0 };
         for piece in self.staged.chunks(STAGED_BYTES_MAX) {
             let bytes = arena.copy(piece).unwrap_or_else(|| BufferRef::from_vec(piece.to_vec()));
             net.send(stream, bytes);
         }
+        let sent = self.staged.len();
         self.staged.clear();
+        sent
     }
 }

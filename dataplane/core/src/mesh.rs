@@ -22,6 +22,16 @@ pub struct Mesh<D> {
     /// Cores to which something was pushed since the last `wake`.
     pushed: Vec<bool>,
     next: usize,
+    counts: MeshCounts,
+}
+
+/// What a core sent since it was last asked.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct MeshCounts {
+    pub sent: u64,
+    pub wakes: u64,
+    /// Turns at whose end a ring could not take all.
+    pub congested: u64,
 }
 
 /// Makes the ends for all cores.
@@ -37,6 +47,7 @@ pub fn meshes<D: Send>(sleepers: &[Arc<Sleeper>]) -> Vec<Mesh<D>> {
             sleepers: sleepers.to_vec(),
             pushed: vec![false; cores],
             next: 0,
+            counts: MeshCounts::default(),
         })
         .collect();
     for from in 0..cores {
@@ -60,6 +71,7 @@ impl<D: Send> Mesh<D> {
         } else {
             self.outboxes[usize::from(to.0)].push_back(message);
             self.pushed[usize::from(to.0)] = true;
+            self.counts.sent += 1;
         }
     }
 
@@ -77,13 +89,18 @@ impl<D: Send> Mesh<D> {
             while let Some(message) = self.outboxes[to].pop_front() {
                 if let Err(message) = sender.push(message) {
                     self.outboxes[to].push_front(message);
+                    self.counts.congested += 1;
                     break;
                 }
             }
             if std::mem::take(&mut self.pushed[to]) {
-                self.sleepers[to].notify();
+                self.counts.wakes += u64::from(self.sleepers[to].notify());
             }
         }
+    }
+
+    pub fn take_counts(&mut self) -> MeshCounts {
+        std::mem::take(&mut self.counts)
     }
 
     /// True where a ring could not take all: the core then reads no sockets until it could.

@@ -47,7 +47,6 @@ impl<S: Streams, N: Namespace, O: Offload> Core<S, N, O> {
             StreamEvent::Received { stream, bytes } if self.is_link(stream) => self.on_link_bytes(now, &bytes),
             StreamEvent::PeerFinished { stream } if self.is_link(stream) => self.net.close(stream, Close::Now),
             StreamEvent::Received { stream, bytes } => {
-                self.counters.add(Counter::BytesReceived, bytes.len() as u64);
                 self.sessions.on_received(now, stream, bytes);
             }
             StreamEvent::Filled { stream, buffer } => self.sessions.on_filled(now, stream, buffer),
@@ -361,6 +360,7 @@ impl<S: Streams, N: Namespace, O: Offload> Core<S, N, O> {
     fn on_link_bytes(&mut self, now: Now, bytes: &BufferRef) {
         let office = self.office.as_mut().expect("only core 0 has the link");
         self.counters.add(Counter::LinkReceived, bytes.len() as u64);
+        self.counters.set(Counter::LinkContact, u64::try_from(now.wall.0).unwrap_or(0));
         office.link.on_received(bytes);
         loop {
             let office = self.office.as_mut().expect("only core 0 has the link");
@@ -520,7 +520,8 @@ impl<S: Streams, N: Namespace, O: Offload> Core<S, N, O> {
 
     pub(crate) fn flush_link(&mut self) {
         if let Some(office) = &mut self.office {
-            office.link.flush(&mut self.net, &self.arena);
+            let sent = office.link.flush(&mut self.net, &self.arena);
+            self.counters.add(Counter::LinkSent, sent as u64);
         }
     }
 

@@ -19,6 +19,8 @@ pub struct DataplaneOptions {
     /// The shared mapping of counters.
     pub counters: PathBuf,
     pub seed: u64,
+    /// Lines of the log that were dropped so far because nobody took them in time.
+    pub log_lines_dropped: fn() -> u64,
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -32,8 +34,8 @@ pub enum DataplaneError {
     /// Rule 6: the next process opens the namespace again and finds what is on it.
     #[error("the namespace stopped, and nothing is believed of it before it is opened again: {0}")]
     Stopped(nvme_log::StopReason),
-    #[error("listener {name}: {error}")]
-    Listen { name: String, error: ListenError },
+    #[error("listener {name} on {address}: {error}")]
+    Listen { name: String, address: String, error: ListenError },
     #[error("listener {name}: the address {host}:{port} cannot be resolved: {error}")]
     Resolve { name: String, host: String, port: u16, error: std::io::Error },
     #[error("the system refused {what}: {error}")]

@@ -7,6 +7,7 @@ use crate::link_end::LinkEnd;
 use crate::memory::IdleMemory;
 use crate::mesh::Mesh;
 use crate::message::Message;
+use crate::tally::Begun;
 use crate::watch::{Step, Watch};
 use arena::Arena;
 use base::counters::{CoreCounters, Counter};
@@ -59,6 +60,9 @@ pub struct Core<S: Streams, N, O> {
     pressure: nvme_log::PressureLevel,
     pub(crate) next_gauges: Monotonic,
     idle_memory: IdleMemory,
+    begun: Begun,
+    /// The time of the turn at hand.
+    turn_at: Monotonic,
 }
 
 /// What a core is made of.
@@ -132,12 +136,15 @@ impl<S: Streams, N: Namespace, O: Offload> Core<S, N, O> {
             pressure: nvme_log::PressureLevel::None,
             next_gauges: Monotonic::ZERO,
             idle_memory: IdleMemory::default(),
+            begun: Begun::default(),
+            turn_at: Monotonic::ZERO,
         }
     }
 
     /// One turn; returns the work done, 0 for an empty one.
     pub fn turn(&mut self, now: Now) -> usize {
         self.watch.begin();
+        self.turn_at = now.monotonic;
         let mut work = 0;
         // 1. Completions first: they free memory and credits that everything below may need.
         work += self.reap(now);
@@ -161,6 +168,9 @@ impl<S: Streams, N: Namespace, O: Offload> Core<S, N, O> {
         self.watch.step(Step::Link);
         self.flush_link();
         self.mesh.flush();
+        if work > 0 {
+            self.count_traffic();
+        }
         self.watch.end(work);
         work
     }
@@ -221,6 +231,7 @@ impl<S: Streams, N: Namespace, O: Offload> Core<S, N, O> {
                 self.on_calibration(job.work);
                 continue;
             }
+            self.begun.note_job_done(now, &self.counters, job.token);
             self.partitions.on_work(now, &mut self.store, JobId(job.token.0), job.work);
         }
         self.scratch.finished = finished;
@@ -238,9 +249,12 @@ impl<S: Streams, N: Namespace, O: Offload> Core<S, N, O> {
             office.log_keeper.poll(now, &mut self.plan);
         }
         self.watch.step(Step::Device);
-        let commits = self.plan.iter().filter(|request| request.class == nvme_plan::Class::Commit).count();
-        let count = if self.plan.is_empty() { 0 } else { self.namespace.submit_plan(now, &mut self.plan) };
-        self.counters.add(Counter::Commits, commits.saturating_sub(self.plan.len()) as u64);
+        let count = if self.plan.is_empty() {
+            0
+        } else {
+            self.begun.note_reads(now, &self.plan);
+            self.namespace.submit_plan(now, &mut self.plan)
+        };
         self.watch.step(Step::Partition);
         for event in events.drain(..) {
             self.on_log_event(now, event);
@@ -275,6 +289,7 @@ impl<S: Streams, N: Namespace, O: Offload> Core<S, N, O> {
 
     fn complete(&mut self, now: Now, completion: Completion) {
         crate::gauges::count_completion(&self.counters, &completion);
+        self.begun.note_completion(now, &self.counters, &completion);
         let mut events = std::mem::take(&mut self.scratch.log_events);
         match &mut self.office {
             Some(office) if nvme_log::Keeper::owns(completion.token) => {
@@ -291,6 +306,7 @@ impl<S: Streams, N: Namespace, O: Offload> Core<S, N, O> {
     }
 
     fn on_log_event(&mut self, now: Now, event: LogEvent) {
+        self.count_log_event(&event);
         match event {
             LogEvent::NamespaceStopped { reason } => {
                 tracing::error!(core = self.id.0, %reason, "the namespace stopped; its partitions are offline");
@@ -312,6 +328,7 @@ impl<S: Streams, N: Namespace, O: Offload> Core<S, N, O> {
 
     pub(crate) fn carry_partition_outputs(&mut self) {
         let outputs = self.partitions.take_outputs();
+        self.count_partitions(&outputs.tally);
         for (core, outcome) in outputs.outcomes {
             self.mesh.send(core, Message::Outcome(outcome));
         }
@@ -323,6 +340,7 @@ impl<S: Streams, N: Namespace, O: Offload> Core<S, N, O> {
                 self.work_waiting.push_front((token, work));
                 break;
             }
+            self.begun.note_job(self.turn_at, &self.counters, token);
         }
         for call in outputs.up_calls {
             self.carry_up_call(call);
@@ -337,9 +355,8 @@ impl<S: Streams, N: Namespace, O: Offload> Core<S, N, O> {
         for up in out.up.drain(..) {
             self.mesh.send(CoreId(0), Message::Up(Box::new(up)));
         }
-        for (api, took) in out.answered.drain(..) {
-            self.counters.record_request(api.code(), took, false);
-        }
+        let answered = std::mem::take(&mut out.answered);
+        self.counters.add(Counter::FetchBytes, std::mem::take(&mut out.fetched));
         for (peer, reason) in out.ended.drain(..) {
             self.counters.add(Counter::FramesRefused, 1);
             tracing::info!(core = self.id.0, peer = peer.map(|peer| peer.to_string()), ?reason, "connection ended");
@@ -348,6 +365,10 @@ impl<S: Streams, N: Namespace, O: Offload> Core<S, N, O> {
             let core = self.id;
             self.mesh.send(CoreId(0), Message::ProducerIdsWanted { core });
         }
+        self.count_answered(&answered);
+        // Its room serves the next turns too.
+        self.sessions.out.answered = answered;
+        self.sessions.out.answered.clear();
     }
 
     /// When the loop has something to do though nothing arrives.

@@ -56,6 +56,11 @@ impl Watch {
         }
     }
 
+    /// Since the turn began; nothing without a clock.
+    pub fn elapsed(&self) -> Duration {
+        self.clock.map_or(Duration::ZERO, |clock| Duration::from_nanos(clock().saturating_sub(self.began)))
+    }
+
     pub fn step(&mut self, step: Step) {
         if let Some(clock) = self.clock {
             let now = clock();

@@ -57,6 +57,7 @@ fn start_with(directory: &Path, ephemeral: bool, set: &[&str]) -> Dataplane {
         link: directory.join("link.sock"),
         counters: directory.join("counters"),
         seed: 7,
+        log_lines_dropped: || 0,
     };
     let (sender, receiver) = mpsc::channel();
     let thread = std::thread::spawn(move || {

@@ -4,7 +4,7 @@ mod listener;
 mod socket;
 
 use crate::table::{Parts, Readiness, Table};
-use crate::{Close, ListenError, StreamEvent, StreamId, Streams, Waker};
+use crate::{Close, ListenError, StreamEvent, StreamId, Streams, Traffic, Waker};
 use arena::{Arena, Buffer, BufferRef};
 use base::{ListenerId, Monotonic, Now, SlotToken};
 use listener::{Accepted, Listener};
@@ -217,6 +217,10 @@ impl Streams for KernelStreams {
 
     fn flush(&mut self, now: Now) {
         self.table.flush(now);
+    }
+
+    fn take_traffic(&mut self) -> Traffic {
+        self.table.take_traffic()
     }
 
     fn queued(&self, stream: StreamId) -> usize {

@@ -114,6 +114,13 @@ impl fmt::Debug for Waker {
 }
 
 /// The streams of one core. A method that is given the id of a stream that has ended does nothing.
+/// Bytes that sockets gave and took.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Traffic {
+    pub received: u64,
+    pub sent: u64,
+}
+
 pub trait Streams {
     /// A stream on its way to another core's `Streams` of the same kind.
     type Detached: Send;
@@ -141,6 +148,9 @@ pub trait Streams {
 
     /// Sends what `send` queued since the last flush, gathered, as far as sockets take it.
     fn flush(&mut self, now: Now);
+
+    /// What went over the streams of clients (those that are not essential) since it was last asked.
+    fn take_traffic(&mut self) -> Traffic;
 
     /// Bytes queued and not yet taken by the socket.
     fn queued(&self, stream: StreamId) -> usize;

@@ -5,7 +5,7 @@
 
 use crate::stream::Socket;
 use crate::table::{Parts, Readiness, Table};
-use crate::{Close, ListenError, StreamEvent, StreamId, Streams, Waker};
+use crate::{Close, ListenError, StreamEvent, StreamId, Streams, Traffic, Waker};
 use arena::{Arena, Buffer, BufferRef, Parcel};
 use base::{ListenerId, Monotonic, Now, Random, SlotToken, Slots};
 use std::cell::RefCell;
@@ -443,6 +443,10 @@ impl Streams for SimStreams {
 
     fn flush(&mut self, now: Now) {
         self.table.flush(now);
+    }
+
+    fn take_traffic(&mut self) -> Traffic {
+        self.table.take_traffic()
     }
 
     fn queued(&self, stream: StreamId) -> usize {

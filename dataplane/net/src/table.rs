@@ -2,7 +2,7 @@
 //! What tells it that sockets are ready is its owner's matter.
 
 use crate::stream::{Phase, Sent, Socket, Stream, Target, reason};
-use crate::{Close, CloseReason, StreamEvent, StreamId};
+use crate::{Close, CloseReason, StreamEvent, StreamId, Traffic};
 use arena::{Arena, Buffer, BufferRef, Parcel};
 use base::limits::{RECEIVE_CHUNK, RECEIVE_RESERVE_PERCENT};
 use base::{Monotonic, Now, Slots, Wheel};
@@ -57,6 +57,7 @@ pub(crate) struct Table<S> {
     starved: bool,
     timers: Wheel<StreamId>,
     now: Monotonic,
+    traffic: Traffic,
 }
 
 impl<S: Socket> Table<S> {
@@ -71,12 +72,17 @@ impl<S: Socket> Table<S> {
             starved: false,
             timers: Wheel::new(now),
             now,
+            traffic: Traffic::default(),
         }
     }
 
     pub(crate) fn open(&mut self, socket: S) -> StreamId {
         let token = self.streams.insert_with(|_| Stream::new(socket)).expect("growable slots are never full");
         StreamId(token)
+    }
+
+    pub(crate) fn take_traffic(&mut self) -> Traffic {
+        std::mem::take(&mut self.traffic)
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -258,6 +264,9 @@ impl<S: Socket> Table<S> {
         let before = stream.queued;
         let sent = stream.send_queued();
         let queued = stream.queued;
+        if !stream.essential {
+            self.traffic.sent += (before - queued) as u64;
+        }
         if let Some(events) = events.filter(|_| stream.left_behind && queued < before && stream.phase == Phase::Open) {
             events.push(StreamEvent::Writable { stream: id, queued });
         }
@@ -375,6 +384,9 @@ impl<S: Socket> Table<S> {
 
     fn on_received(&mut self, id: StreamId, count: usize, events: &mut Vec<StreamEvent>) {
         let Some(stream) = self.streams.get_mut(id.0) else { return };
+        if !stream.essential {
+            self.traffic.received += count as u64;
+        }
         if let Some(target) = &mut stream.target {
             target.filled += count;
             if target.filled == target.buffer.len()

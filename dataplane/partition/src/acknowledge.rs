@@ -3,7 +3,7 @@
 use crate::operation::{OperationToken, ReplicaToken};
 use crate::partitions::Partitions;
 use crate::replica::Replica;
-use base::{Now, Offset};
+use base::{Monotonic, Now, Offset};
 use handoff::{Appended, EntryIndex, PartitionError, ProduceError, Produced};
 use nvme_log::Store;
 use std::collections::VecDeque;
@@ -20,6 +20,8 @@ pub(crate) struct Waiting {
     pub end: Offset,
     pub owner: AckOwner,
     pub answer: Appended,
+    /// When it was placed in the log.
+    pub placed_at: Monotonic,
     /// Its request's time is over: once it is durable here, it waits for nobody else.
     pub late: bool,
 }
@@ -115,11 +117,14 @@ impl Partitions {
         while let Some(replica) = self.replicas.get_mut(token.0)
             && let Some(waiting) = replica.acknowledgements.pop_durable(durable)
         {
+            self.count_time(now, &waiting);
             self.acknowledge(store, token, waiting, Ok(()));
         }
         while let Some(replica) = self.replicas.get_mut(token.0)
             && let Some(waiting) = replica.acknowledgements.pop_committed(watermark)
         {
+            self.count_time(now, &waiting);
+            let Some(replica) = self.replicas.get(token.0) else { return };
             let result = if replica.has_min_isr() { Ok(()) } else { Err(ProduceError::NotEnoughReplicasAfterAppend) };
             self.acknowledge(store, token, waiting, result);
         }
@@ -129,6 +134,12 @@ impl Partitions {
         }
         if moved {
             self.wake_watchers(store, token);
+        }
+    }
+
+    pub(crate) fn count_time(&mut self, now: Now, waiting: &Waiting) {
+        if matches!(waiting.owner, AckOwner::Produce { .. }) {
+            self.out.tally.append_times.push(now.monotonic.since(waiting.placed_at));
         }
     }
 
@@ -186,7 +197,7 @@ mod tests {
         let owner =
             AckOwner::Produce { operation: OperationToken(SlotToken::from_bits(operation)), index: EntryIndex(0) };
         let answer = Appended { base_offset: Offset(0), append_time: None, log_start: Offset(0) };
-        Waiting { end: Offset(end), owner, answer, late: false }
+        Waiting { end: Offset(end), owner, answer, placed_at: Monotonic::ZERO, late: false }
     }
 
     #[test]

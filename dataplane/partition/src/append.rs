@@ -87,6 +87,8 @@ enum Placed {
     There {
         end: Offset,
         answer: Appended,
+        /// Appended now: none where it was there before.
+        bytes: u64,
     },
     Refused(ProduceError),
     NoRoom,
@@ -175,7 +177,13 @@ impl Partitions {
             replica.queue.blocked = false;
             replica.queue.waiting.pop_front();
             match placed {
-                Placed::There { end, answer } => self.append_placed(store, token, owner, end, answer),
+                Placed::There { end, answer, bytes } => {
+                    if owner.origin() == Origin::Client && bytes > 0 {
+                        self.out.tally.batches += 1;
+                        self.out.tally.bytes += bytes;
+                    }
+                    self.append_placed(now, store, token, owner, end, answer);
+                }
                 Placed::Refused(error) => self.append_refused(store, token, owner, error),
                 Placed::NoRoom => unreachable!("it was looked at above"),
             }
@@ -184,6 +192,7 @@ impl Partitions {
 
     fn append_placed(
         &mut self,
+        now: Now,
         store: &mut Store,
         token: ReplicaToken,
         owner: AppendOwner,
@@ -193,7 +202,8 @@ impl Partitions {
         let Some(replica) = self.replicas.get_mut(token.0) else { return };
         match owner {
             AppendOwner::Produce { operation, index, acks } => {
-                let waiting = Waiting { end, owner: AckOwner::Produce { operation, index }, answer, late: false };
+                let owner = AckOwner::Produce { operation, index };
+                let waiting = Waiting { end, owner, answer, placed_at: now.monotonic, late: false };
                 let durable = store.durable_offset(replica.log);
                 match acks {
                     Acks::Leader if end > durable => return replica.acknowledgements.await_durable(waiting),
@@ -254,7 +264,7 @@ fn place_first(now: Now, store: &mut Store, replica: &mut Replica, scratch: &mut
                 // Kafka tells a duplicate's time on CreateTime topics too.
                 let append_time = Some(timestamp.0);
                 let answer = Appended { base_offset: base, append_time, log_start: store.log_start(replica.log) };
-                return Placed::There { end: last.plus(1), answer };
+                return Placed::There { end: last.plus(1), answer, bytes: 0 };
             }
             Err(error) => return Placed::Refused(error),
         }
@@ -285,7 +295,7 @@ fn place_first(now: Now, store: &mut Store, replica: &mut Replica, scratch: &mut
                 append_time: append_times.then_some(append_time.0),
                 log_start: store.log_start(replica.log),
             };
-            Placed::There { end, answer }
+            Placed::There { end, answer, bytes: checked.size as u64 }
         }
         Err(error) => of_append(error).map_or(Placed::NoRoom, Placed::Refused),
     }

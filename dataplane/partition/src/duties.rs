@@ -166,6 +166,17 @@ impl Partitions {
     }
 
     fn take_part(&mut self, now: Now, store: &mut Store, token: ReplicaToken, duty: Duty) -> Result<(), DutyError> {
+        let led = self.leads(token);
+        let result = self.stand(now, store, token, duty);
+        self.leaders = self.leaders + usize::from(self.leads(token)) - usize::from(led);
+        result
+    }
+
+    fn leads(&self, token: ReplicaToken) -> bool {
+        self.replica(token).is_some_and(Replica::is_leader)
+    }
+
+    fn stand(&mut self, now: Now, store: &mut Store, token: ReplicaToken, duty: Duty) -> Result<(), DutyError> {
         let node = self.options.node;
         let Some(replica) = self.replica_mut(token) else { return Ok(()) };
         if let Some(from) = store.suspect_from(replica.log) {
@@ -238,6 +249,7 @@ impl Partitions {
     fn forget(&mut self, store: &mut Store, token: ReplicaToken) {
         self.refuse_everything(store, token, PartitionError::Unknown);
         if let Some(replica) = self.replicas.remove(token.0) {
+            self.leaders -= usize::from(replica.is_leader());
             self.by_id.remove(&replica.id);
             self.by_log.remove(&replica.log);
         }

@@ -286,6 +286,7 @@ impl Partitions {
         }
         self.answer(gather.core, Outcome::Fetched { gather, entries });
         if wait && !settled && bytes < bytes_min {
+            self.out.tally.fetch_waits += 1;
             self.watch(store, gather, reader, bytes_min, to_watch);
         }
     }

@@ -125,7 +125,13 @@ impl Partitions {
             return;
         }
         let Some(replica) = self.replica_mut(token) else { return };
-        let waiting = Waiting { end, owner: AckOwner::Internal { operation }, answer, late: false };
+        let waiting = Waiting {
+            end,
+            owner: AckOwner::Internal { operation },
+            answer,
+            placed_at: base::Monotonic::ZERO,
+            late: false,
+        };
         replica.acknowledgements.await_committed(waiting);
     }
 

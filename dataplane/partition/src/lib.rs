@@ -36,4 +36,4 @@ mod window;
 
 pub use duties::{Duty, DutyError, Removal};
 pub use operation::JobId;
-pub use partitions::{Options, Outputs, Partitions, Space};
+pub use partitions::{Options, Outputs, Partitions, Space, Tally};

@@ -25,6 +25,7 @@ impl Partitions {
             LogEvent::Room => self.on_room(now, store),
             LogEvent::Truncated { .. }
             | LogEvent::Deleted { .. }
+            | LogEvent::Committed { .. }
             | LogEvent::ViewSaved { .. }
             | LogEvent::Pressure { .. }
             | LogEvent::Stopped => {}

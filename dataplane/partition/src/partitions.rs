@@ -9,6 +9,7 @@ use handoff::{Command, GatherId, Internal, Outcome, PartitionError, UpCall};
 use nvme_log::{LogSlot, ReadPlan, ReadTicket, Store};
 use settings::BrokerSettings;
 use std::collections::{HashMap, VecDeque};
+use std::time::Duration;
 
 /// Timers looked at in one call.
 const TIMERS_A_TURN: usize = 256;
@@ -29,6 +30,21 @@ pub struct Outputs {
     pub outcomes: Vec<(CoreId, Outcome)>,
     pub work: Vec<(JobId, Box<dyn Work>)>,
     pub up_calls: Vec<UpCall>,
+    pub tally: Tally,
+}
+
+/// What metrics are told.
+#[derive(Debug, Default)]
+pub struct Tally {
+    /// Batches that clients' requests appended, and their bytes.
+    pub batches: u64,
+    pub bytes: u64,
+    /// Entries of Produce requests that were refused.
+    pub refused: u64,
+    /// Fetches that registered to be told of news.
+    pub fetch_waits: u64,
+    /// From the placing of a client's batch in its log to the acknowledgement.
+    pub append_times: Vec<Duration>,
 }
 
 impl Outputs {
@@ -77,6 +93,8 @@ pub struct Partitions {
     pub(crate) to_expire: Vec<ReplicaToken>,
     pub(crate) to_configure: Vec<ReplicaToken>,
     pub(crate) stopped: bool,
+    /// Replicas that lead their partition.
+    pub(crate) leaders: usize,
     pub(crate) out: Outputs,
 }
 
@@ -105,6 +123,7 @@ impl Partitions {
             to_expire: Vec::new(),
             to_configure: Vec::new(),
             stopped: false,
+            leaders: 0,
             out: Outputs::default(),
         }
     }
@@ -155,6 +174,11 @@ impl Partitions {
     }
 
     /// Takes everything there is to carry away, news to waiting fetches among it. Called after each batch of inputs.
+    /// Partitions that this core leads.
+    pub fn leader_count(&self) -> usize {
+        self.leaders
+    }
+
     pub fn take_outputs(&mut self) -> Outputs {
         self.tell_news();
         std::mem::take(&mut self.out)

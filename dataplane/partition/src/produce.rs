@@ -101,6 +101,7 @@ impl Partitions {
     /// One entry has its answer; with the last of them the request has.
     pub(crate) fn on_produced(&mut self, token: OperationToken, produced: Produced) {
         let Some(Some(Operation::Produce(operation))) = self.operations.get_mut(token.0) else { return };
+        self.out.tally.refused += u64::from(produced.result.is_err());
         operation.done.push(produced);
         operation.left -= 1;
         if operation.left > 0 {

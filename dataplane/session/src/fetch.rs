@@ -314,9 +314,12 @@ impl Sessions {
         if let Some(timer) = gather.timer {
             self.wheel.cancel(timer);
         }
-        self.out.answered.push((gather.api, turn.now.monotonic.since(gather.began)));
+        let GatherWork::Fetch(work) = &gather.work else { panic!("outcomes answer their commands") };
+        let refused = |slot: &Slot| slot.place.is_err() || matches!(slot.answer, Some(Err(_)));
+        let failed = work.slots.iter().any(refused);
+        self.note_answered(turn.now, &gather, failed);
         let Some(listener) = self.connections.get(&gather.stream).map(|connection| connection.listener) else { return };
-        let GatherWork::Fetch(work) = gather.work else { panic!("outcomes answer their commands") };
+        let GatherWork::Fetch(work) = gather.work else { panic!("just looked") };
         let pieces = self.fetch_answer(turn, listener, gather.version, gather.correlation_id, work);
         self.reply(turn, gather.stream, gather.reply, pieces);
         self.advance(turn, gather.stream);
@@ -351,6 +354,7 @@ impl Sessions {
                     let answer = partition_answer(turn, index, records, committed, room);
                     left = left.saturating_sub(answer.bytes as u32);
                     first &= answer.bytes == 0;
+                    self.out.fetched += answer.bytes as u64;
                     answer
                 }
                 (None, None) => PartitionAnswer::error(index, ErrorCode::UnknownServerError.code()),

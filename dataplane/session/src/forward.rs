@@ -5,7 +5,7 @@
 use crate::connection::{EndReason, Request};
 use crate::limits::{PARKED_BYTES_MAX, PARKED_TIME_MAX};
 use crate::replies::{Piece, ReplyNumber};
-use crate::sessions::{Sessions, Timer, Turn};
+use crate::sessions::{Answered, Sessions, Timer, Turn};
 use base::{CoreId, Monotonic, TimerToken};
 use bytes::Bytes;
 use link::{FORWARDED_REQUEST_BYTES_MAX, Forward, Up};
@@ -173,7 +173,8 @@ impl Sessions {
     /// The control plane's answer; `None` closes the connection.
     pub fn on_forward_answer<S: Streams>(&mut self, turn: &mut Turn<'_, S>, id: u64, response: Option<Bytes>) {
         let Some(sent) = self.forwards.waiting.remove(&id) else { return };
-        self.out.answered.push((sent.api, turn.now.monotonic.since(sent.began)));
+        let took = turn.now.monotonic.since(sent.began);
+        self.out.answered.push(Answered { api: sent.api, took, failed: false });
         match response {
             Some(response) => {
                 let mut parts = sent.parts;

@@ -30,4 +30,4 @@ mod unavailable;
 pub use connection::EndReason;
 pub use errors::produce_error_code;
 pub use forward::core_of_forward;
-pub use sessions::{Gate, NodeFacts, Outputs, Sessions, Turn};
+pub use sessions::{Answered, Gate, NodeFacts, Outputs, Sessions, Turn};

@@ -7,8 +7,8 @@ use crate::errors;
 use crate::gather::{Gather, GatherWork};
 use crate::produce::Place;
 use crate::replies::{Piece, ReplyNumber};
-use crate::sessions::{Sessions, Turn};
-use base::{CoreId, LeaderEpoch, NodeId, Offset, PartitionId, PartitionIndex};
+use crate::sessions::{Answered, Sessions, Turn};
+use base::{CoreId, LeaderEpoch, NodeId, Now, Offset, PartitionId, PartitionIndex};
 use handoff::*;
 use net::{StreamId, Streams};
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
@@ -101,6 +101,11 @@ impl Sessions {
         self.out.commands.extend(by_core.0.into_iter().map(|(core, entries)| (core, command(gather, entries))));
     }
 
+    pub(crate) fn note_answered(&mut self, now: Now, gather: &Gather, failed: bool) {
+        let took = now.monotonic.since(gather.began);
+        self.out.answered.push(Answered { api: gather.api, took, failed });
+    }
+
     /// Encodes and sends what has been gathered.
     fn finish_list<S: Streams>(&mut self, turn: &mut Turn<'_, S>, id: GatherId) {
         let Some(gather) = self.gathers.remove(Self::token(id)) else { return };
@@ -116,7 +121,7 @@ impl Sessions {
             GatherWork::Logs(work) => bytes(version, correlation_id, &self.log_dirs(work)),
             other => unreachable!("{other:?} is finished elsewhere"),
         };
-        self.out.answered.push((gather.api, turn.now.monotonic.since(gather.began)));
+        self.note_answered(turn.now, &gather, false);
         self.reply(turn, gather.stream, gather.reply, pieces);
         self.advance(turn, gather.stream);
     }

@@ -186,12 +186,14 @@ impl Sessions {
 
     fn finish_produce<S: Streams>(&mut self, turn: &mut Turn<'_, S>, id: GatherId) {
         let gather = self.gathers.remove(Self::token(id)).expect("finished once");
-        let GatherWork::Produce(mut work) = gather.work else { panic!("outcomes answer their commands") };
-        self.out.answered.push((gather.api, turn.now.monotonic.since(gather.began)));
+        let GatherWork::Produce(work) = &gather.work else { panic!("outcomes answer their commands") };
+        let refused = |answer: &PartitionProduceResponse| answer.error_code != 0;
+        let failed = work.response.responses.iter().any(|topic| topic.partition_responses.iter().any(refused));
+        self.note_answered(turn.now, &gather, failed);
+        let GatherWork::Produce(mut work) = gather.work else { panic!("just looked") };
         let Some(connection) = self.connections.get_mut(&gather.stream) else { return };
         if work.silent {
-            let failed = |answer: &PartitionProduceResponse| answer.error_code != 0;
-            if work.response.responses.iter().any(|topic| topic.partition_responses.iter().any(failed)) {
+            if failed {
                 connection.replies.close(gather.reply);
             } else {
                 connection.replies.silent(gather.reply);

@@ -43,6 +43,16 @@ pub struct Turn<'a, S> {
     pub arena: &'a Arena,
 }
 
+/// A request that was answered in this turn.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Answered {
+    pub api: ApiKey,
+    /// From the turn in which its last byte came to this one.
+    pub took: Duration,
+    /// The answer refuses a partition; known of those that are gathered here.
+    pub failed: bool,
+}
+
 /// What a turn leaves for the core to carry away.
 #[derive(Debug, Default)]
 pub struct Outputs {
@@ -50,8 +60,10 @@ pub struct Outputs {
     pub up: Vec<Up>,
     /// The share of producer ids is used up.
     pub producer_ids_wanted: bool,
-    /// Answered requests and how long each took, for the histograms.
-    pub answered: Vec<(ApiKey, Duration)>,
+    /// Answered requests, for the histograms.
+    pub answered: Vec<Answered>,
+    /// Record bytes of answers to fetches.
+    pub fetched: u64,
     /// Connections that ended from our side, for the log.
     pub ended: Vec<(Option<SocketAddr>, EndReason)>,
 }
@@ -411,7 +423,7 @@ impl Sessions {
         body: &R,
     ) {
         let bytes = crate::encode::response(request.version, request.correlation_id, body);
-        self.out.answered.push((request.api, Duration::ZERO));
+        self.out.answered.push(Answered { api: request.api, took: Duration::ZERO, failed: false });
         self.reply(turn, stream, reply, VecDeque::from([Piece::Bytes(bytes)]));
     }
 

@@ -265,6 +265,11 @@ pub enum LogEvent {
         slot: LogSlot,
         up_to: Offset,
     },
+    /// A commit of the lane completed, so long after it was closed: a fact for metrics alone.
+    Committed {
+        bytes: usize,
+        took: std::time::Duration,
+    },
     /// Everything from `from` on is unknown until the namespace is opened again.
     AppendFailed {
         slot: LogSlot,

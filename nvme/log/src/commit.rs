@@ -169,6 +169,8 @@ impl Store {
             step: CommitStep::Writing { parts },
             effects: commit.effects,
             flush_after,
+            closed_at: now.monotonic,
+            bytes: commit.writes.iter().map(|(_, bytes)| bytes.len()).sum(),
         });
     }
 
@@ -198,6 +200,8 @@ impl Store {
         while self.lane.in_flight.front().is_some_and(|commit| commit.step == CommitStep::Complete) {
             let commit = self.lane.in_flight.pop_front().expect("there is a first one");
             self.lane.durable = commit.sequence;
+            let took = now.monotonic.since(commit.closed_at);
+            self.events.push(LogEvent::Committed { bytes: commit.bytes, took });
             self.lane.quiet_since = now.monotonic;
             if self.options.durability == Durability::Flush {
                 self.lane.flushed = commit.sequence;

@@ -88,6 +88,8 @@ pub struct CommitInFlight {
     pub step: CommitStep,
     pub effects: Vec<Effect>,
     pub flush_after: bool,
+    pub closed_at: Monotonic,
+    pub bytes: usize,
 }
 
 pub struct Lane {

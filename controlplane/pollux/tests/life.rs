@@ -1,0 +1,156 @@
+//! How a node starts, refuses to, and ends.
+
+mod common;
+
+use common::*;
+use perf::client::CallError;
+use rustix::process::Signal;
+use std::fs;
+use std::net::TcpListener;
+use std::process::Command;
+use std::time::{Duration, Instant};
+use wire::messages::fetch_request::{FetchPartition, FetchTopic};
+use wire::messages::{ApiVersionsRequest, FetchRequest};
+
+/// A stop is bounded: the supervisor kills what takes longer than 30 s.
+const STOP_TIME_MAX: Duration = Duration::from_secs(30);
+
+fn pids(node: &Running) -> [u32; 2] {
+    ["dataplane", "controlplane"].map(|part| node.part(part).expect("it runs"))
+}
+
+#[test]
+fn the_children_end_with_a_supervisor_that_is_killed() {
+    let folder = Folder::new();
+    let mut node = Running::start(&folder.0.join("data"), &[]).ready();
+    let children = pids(&node);
+    signal(node.child.id(), Signal::KILL);
+    node.wait_end();
+    for pid in children {
+        until("the end of a child", || (!is_alive(pid)).then_some(()));
+    }
+    // Nothing of it is in the way of the next start.
+    let mut next = Running::start(&folder.0.join("data"), &[]).ready();
+    assert!(next.stop().success());
+}
+
+#[test]
+fn a_stop_answers_what_waits_and_leaves_a_clean_namespace() {
+    let folder = Folder::new();
+    let mut node = Running::start(&folder.0.join("data"), &[]).ready();
+    node.produce("stopped", 200.0, 0.5);
+    let mut client = node.client();
+    let partition = FetchPartition { partition: 0, fetch_offset: 100_000_000, ..Default::default() };
+    let waiting = FetchPartition { fetch_offset: 100, partition_max_bytes: 1 << 20, ..partition };
+    let topic = FetchTopic { topic: "stopped".into(), partitions: vec![waiting], ..Default::default() };
+    let fetch = FetchRequest {
+        max_wait_ms: 3_600_000,
+        min_bytes: 1 << 30,
+        max_bytes: 1 << 20,
+        topics: vec![topic],
+        ..Default::default()
+    };
+    let correlation = client.send(11, &fetch).expect("sent");
+    // An answer on a second connection says that the first one's request is known to the node.
+    node.client().call(3, &ApiVersionsRequest::default()).expect("served");
+    let start = Instant::now();
+    signal(node.child.id(), Signal::TERM);
+    match client.receive::<FetchRequest>(11, correlation) {
+        Ok(answer) => assert_eq!(answer.error_code, 0),
+        // A fetch that waits for more may be left: its client asks the next node.
+        Err(CallError::Closed) => {}
+        Err(other) => panic!("{other}"),
+    }
+    assert!(node.wait_end().success());
+    assert!(start.elapsed() < STOP_TIME_MAX, "{:?}", start.elapsed());
+    let mut next = Running::start(&folder.0.join("data"), &[]).ready();
+    assert!(next.log().contains("recovered clean=true first=false"), "{}", next.log());
+    assert!(next.stop().success());
+}
+
+#[test]
+fn two_starts_on_one_directory_are_one_too_many() {
+    let folder = Folder::new();
+    let mut first = Running::start(&folder.0.join("data"), &[]).ready();
+    let mut second = Running::start(&folder.0.join("data"), &[]);
+    assert!(!second.wait_end().success());
+    let [dataplane, _] = pids(&first);
+    let log = second.log();
+    assert!(log.contains(&format!("process {dataplane}")), "it names the holder, {dataplane}: {log}");
+    // The first one never noticed.
+    first.produce("undisturbed", 100.0, 0.3);
+    assert!(first.stop().success());
+}
+
+#[test]
+fn a_port_that_is_taken_ends_the_start_with_its_name() {
+    let folder = Folder::new();
+    let taken = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let port = taken.local_addr().expect("bound").port();
+    let (_, free) = ports();
+    let mut node = Running::start_on(&folder.0.join("data"), port, free, &[]);
+    assert!(!node.wait_end().success());
+    assert!(node.log().contains(&format!("127.0.0.1:{port}")), "{}", node.log());
+    let mut node = Running::start_on(&folder.0.join("other"), free, port, &[]);
+    assert!(!node.wait_end().success());
+    assert!(node.log().contains(&format!("metrics on 127.0.0.1:{port}")), "{}", node.log());
+}
+
+#[test]
+fn a_namespace_of_another_node_is_refused_naming_both() {
+    let folder = Folder::new();
+    for name in ["a", "b"] {
+        let mut node = Running::start(&folder.0.join(name), &[]).ready();
+        assert!(node.stop().success());
+    }
+    fs::copy(folder.0.join("a/namespace"), folder.0.join("b/namespace")).expect("copied");
+    let cluster = |name: &str| {
+        let text = fs::read_to_string(folder.0.join(name).join("controlplane/meta.properties")).expect("formatted");
+        text.lines().find_map(|line| line.strip_prefix("cluster.id=")).expect("an id").to_owned()
+    };
+    let mut node = Running::start(&folder.0.join("b"), &[]);
+    assert!(!node.wait_end().success());
+    for name in ["a", "b"] {
+        assert!(node.log().contains(&cluster(name)), "{}", node.log());
+    }
+}
+
+#[test]
+fn a_child_that_dies_again_and_again_is_started_with_growing_pauses() {
+    let folder = Folder::new();
+    let mut node = Running::start(&folder.0.join("data"), &[]).ready();
+    let mut last = 0;
+    for _ in 0..3 {
+        let pid = until("a new control plane", || node.part("controlplane").filter(|pid| *pid != last));
+        signal(pid, Signal::KILL);
+        last = pid;
+    }
+    let pauses = until("three pauses", || {
+        let log = node.log();
+        let of = |line: &str| line.rsplit_once("pause_ms=").and_then(|(_, rest)| rest.trim().parse::<u64>().ok());
+        let pauses: Vec<u64> = log.lines().filter_map(of).collect();
+        (pauses.len() == 3).then_some(pauses)
+    });
+    assert_eq!(pauses, [100, 200, 400]);
+    until("readiness", || node.http("/ready").filter(|answer| answer.starts_with("HTTP/1.1 200")));
+    assert!(node.stop().success());
+}
+
+#[test]
+fn settings_are_refused_with_the_line_and_the_reason() {
+    let folder = Folder::new();
+    let file = folder.0.join("pollux.toml");
+    let start = |text: &str| {
+        fs::write(&file, text).expect("written");
+        let mut command = Command::new(env!("CARGO_BIN_EXE_pollux"));
+        command.arg("start").arg("--data").arg(folder.0.join("data")).arg("--config").arg(&file);
+        let output = command.output().expect("it runs");
+        assert_eq!(output.status.code(), Some(78), "{text}");
+        String::from_utf8_lossy(&output.stderr).into_owned()
+    };
+    let log = start("[node]\nid = 1\n\n[network]\nlissten = \"127.0.0.1:9092\"\n");
+    assert!(log.contains("lissten") && log.contains('5'), "{log}");
+    let log = start("[kafka]\n\"num.partitions\" = \"many\"\n");
+    assert!(log.contains("num.partitions") && log.contains('2'), "{log}");
+    assert!(!folder.0.join("data/namespace").exists(), "nothing was formatted");
+}
