@@ -13,7 +13,11 @@ const TABLE: &[(&str, &str, &str)] = &[
     ("kafka.server:type=BrokerTopicMetrics,name=FailedProduceRequestsPerSec", "produce_refused_total", "batches"),
     ("kafka.network:type=RequestMetrics,name=RequestsPerSec", "request_seconds", "count, by API"),
     ("kafka.network:type=RequestMetrics,name=TotalTimeMs", "request_seconds", "seconds, by API"),
-    ("kafka.network:type=RequestMetrics,name=ErrorsPerSec", "request_errors_total", "by API, not by error"),
+    (
+        "kafka.network:type=RequestMetrics,name=ErrorsPerSec",
+        "request_errors_total",
+        "Produce and Fetch alone, by API, not by error",
+    ),
     (
         "kafka.network:type=SocketServer,name=NetworkProcessorAvgIdlePercent",
         "loop_busy_nanoseconds_total",

@@ -22,7 +22,9 @@ pub enum Up {
         principal: String,
         client_host: String,
     },
-    /// Duties up to this metadata offset are in force on every core and recorded on the medium.
+    /// Duties up to this metadata offset are in force on every core. What they record is staged in the journal before any
+    /// append that follows, so nothing acknowledged under them outlives them. A power cut before the next commit may take
+    /// the creation of a partition that is still empty: the next hello does not list it, and the image creates it again.
     DutiesApplied {
         metadata_offset: i64,
     },
