@@ -57,13 +57,15 @@ fn nobody_else_runs_on_a_data_core() {
     let cores: Vec<&Thread> = all.iter().filter(is_core).collect();
     assert_eq!(cores.len(), 1, "this node has one data core: {all:?}");
     let core = &cores[0].cpus;
-    assert_eq!((core.len(), cores[0].nice), (1, 0), "it is pinned, and gives way to nobody");
+    // Whoever runs this test may be nice already.
+    let own = rustix::process::getpriority_process(None).expect("a nice value");
+    assert_eq!((core.len(), cores[0].nice), (1, own), "it is pinned, and gives way to nobody");
     let others = all.iter().filter(|thread| !is_core(thread));
     for thread in others {
         if allowed > 1 {
             assert!(!thread.cpus.contains(&core[0]), "{thread:?} may run on the data core {core:?}");
         } else if thread.process != "start" && !thread.name.starts_with("iou-") {
-            assert!(thread.nice > 0, "{thread:?} does not give way to the data core");
+            assert!(thread.nice > own, "{thread:?} does not give way to the data core");
         }
     }
     assert!(node.stop().success());

@@ -40,8 +40,8 @@ pub(crate) fn run_core(built: Built) -> Result<(), DataplaneError> {
             if gap < LOOK_AGAIN_WHEN_GAP_BELOW {
                 continue;
             }
-        }
-        if core.is_done() {
+        } else if core.is_done() {
+            // Not after a turn with work: what it said over the link leaves with the next one.
             return Ok(());
         }
         let idle = now.monotonic.since(last_work);
