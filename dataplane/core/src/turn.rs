@@ -12,14 +12,14 @@ use crate::watch::{Step, Watch};
 use arena::Arena;
 use base::counters::{CoreCounters, Counter};
 use base::{CoreId, Monotonic, Now, Random};
-use handoff::Outcome;
+use handoff::{GatherId, Outcome};
 use net::{StreamEvent, Streams};
 use nvme_log::{LogEvent, StopReason, Store};
 use nvme_plan::{Completion, Namespace, Plan};
 use offload::{Class, Finished, JobToken, Offload};
 use partition::{JobId, Partitions};
 use session::{Gate, Sessions, Turn};
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 use std::time::Duration;
 
 /// Budgets of one turn. A step that used its budget up goes on in the next turn, after the others had theirs.
@@ -27,6 +27,8 @@ const COMPLETIONS_A_TURN: usize = 64;
 const NET_OPERATIONS_A_TURN: usize = 64;
 const MESSAGES_A_TURN: usize = 256;
 const JOBS_A_TURN: usize = 16;
+/// Jobs of partitions are numbered from 1, those of sessions from here.
+const SESSION_JOBS: u64 = 1 << 63;
 /// How long a dataplane whose namespace has stopped still runs: what waits is answered, and the control plane hears of it.
 pub const STOPPED_ANSWERS_FOR: Duration = Duration::from_millis(500);
 
@@ -61,6 +63,9 @@ pub struct Core<S: Streams, N, O> {
     pub(crate) next_gauges: Monotonic,
     idle_memory: IdleMemory,
     begun: Begun,
+    /// Answers that helpers make.
+    session_jobs: HashMap<JobToken, GatherId>,
+    next_session_job: u64,
     /// The time of the turn at hand.
     turn_at: Monotonic,
 }
@@ -137,6 +142,8 @@ impl<S: Streams, N: Namespace, O: Offload> Core<S, N, O> {
             next_gauges: Monotonic::ZERO,
             idle_memory: IdleMemory::default(),
             begun: Begun::default(),
+            session_jobs: HashMap::new(),
+            next_session_job: 0,
             turn_at: Monotonic::ZERO,
         }
     }
@@ -232,7 +239,14 @@ impl<S: Streams, N: Namespace, O: Offload> Core<S, N, O> {
                 continue;
             }
             self.begun.note_job_done(now, &self.counters, job.token);
-            self.partitions.on_work(now, &mut self.store, JobId(job.token.0), job.work);
+            match self.session_jobs.remove(&job.token) {
+                Some(gather) => {
+                    let mut turn = Turn { now, random: &mut self.random, net: &mut self.net, arena: &self.arena };
+                    self.sessions.on_work(&mut turn, gather, job.work);
+                    self.carry_session_outputs();
+                }
+                None => self.partitions.on_work(now, &mut self.store, JobId(job.token.0), job.work),
+            }
         }
         self.scratch.finished = finished;
         self.carry_partition_outputs();
@@ -335,15 +349,19 @@ impl<S: Streams, N: Namespace, O: Offload> Core<S, N, O> {
         for (id, work) in outputs.work {
             self.work_waiting.push_back((JobToken(id.0), work));
         }
+        self.submit_work();
+        for call in outputs.up_calls {
+            self.carry_up_call(call);
+        }
+    }
+
+    fn submit_work(&mut self) {
         while let Some((token, work)) = self.work_waiting.pop_front() {
             if let Err(work) = self.offload.submit(Class::Request, token, work) {
                 self.work_waiting.push_front((token, work));
                 break;
             }
             self.begun.note_job(self.turn_at, &self.counters, token);
-        }
-        for call in outputs.up_calls {
-            self.carry_up_call(call);
         }
     }
 
@@ -355,6 +373,12 @@ impl<S: Streams, N: Namespace, O: Offload> Core<S, N, O> {
         for up in out.up.drain(..) {
             self.mesh.send(CoreId(0), Message::Up(Box::new(up)));
         }
+        for session::OffLoop { gather, work } in out.work.drain(..) {
+            self.next_session_job += 1;
+            let token = JobToken(SESSION_JOBS | self.next_session_job);
+            self.session_jobs.insert(token, gather);
+            self.work_waiting.push_back((token, work));
+        }
         let answered = std::mem::take(&mut out.answered);
         self.counters.add(Counter::FetchBytes, std::mem::take(&mut out.fetched));
         for (peer, reason) in out.ended.drain(..) {
@@ -365,6 +389,7 @@ impl<S: Streams, N: Namespace, O: Offload> Core<S, N, O> {
             let core = self.id;
             self.mesh.send(CoreId(0), Message::ProducerIdsWanted { core });
         }
+        self.submit_work();
         self.count_answered(&answered);
         // Its room serves the next turns too.
         self.sessions.out.answered = answered;

@@ -344,6 +344,29 @@ fn several_cores_serve_connections_and_partitions_of_each_other() {
     plane.stop(dataplane);
 }
 
+/// A helper looks up and encodes what would hold a loop; the connection's next request waits for it.
+#[test]
+fn a_long_metadata_request_is_answered_off_the_loop_and_in_order() {
+    let directory = Directory::new("long");
+    let dataplane = start(&directory.0, true, &[]);
+    let mut plane = ControlPlane::connect(&directory.0);
+    plane.state(10, 0, 1);
+    let mut client = Client::connect(&dataplane);
+    let name = |number: usize| KafkaString::from(format!("a-topic-that-nobody-has-made-{number:04}"));
+    let topic = |number| metadata_request::MetadataRequestTopic { name: Some(name(number)), ..Default::default() };
+    for round in 0..3 {
+        let topics = Some((0..400).map(topic).collect());
+        let answer = client.ask(9, &MetadataRequest { topics, ..Default::default() });
+        assert_eq!(answer.topics.len(), 400);
+        for (number, topic) in answer.topics.iter().enumerate() {
+            let unknown = wire::ErrorCode::UnknownTopicOrPartition.code();
+            assert_eq!((topic.error_code, topic.name.clone()), (unknown, Some(name(number))));
+        }
+        assert_eq!(client.produce(0, records(&["between"])).base_offset, round);
+    }
+    plane.stop(dataplane);
+}
+
 /// A backlog larger than every cache is read from the device in windows, to its end.
 #[test]
 fn a_backlog_larger_than_the_caches_is_read_to_its_end() {

@@ -14,9 +14,12 @@ const PRODUCER_IDS_LOW: u32 = 100;
 
 /// Decodes a request's body. Bytes behind it are nobody's, as Kafka has it.
 pub(crate) fn body<M: Message>(request: &Request) -> Result<M, EndReason> {
-    let mut decoder = Decoder::new(&request.frame[request.body..]);
-    M::decode(&mut decoder, request.version)
-        .map_err(|error| EndReason::Malformed(format!("{}: {error}", request.api.name())))
+    decode_body(request.api, request.version, &request.frame[request.body..])
+}
+
+pub(crate) fn decode_body<M: Message>(api: ApiKey, version: i16, bytes: &[u8]) -> Result<M, EndReason> {
+    M::decode(&mut Decoder::new(bytes), version)
+        .map_err(|error| EndReason::Malformed(format!("{}: {error}", api.name())))
 }
 
 impl Sessions {
@@ -29,6 +32,7 @@ impl Sessions {
     ) -> Result<(), EndReason> {
         let listener = self.connections[&stream].listener;
         match request.api {
+            _ if self.is_long(request) => self.begin_off_loop(turn, stream, reply, request),
             ApiKey::ApiVersions => self.begin_api_versions(turn, stream, reply, request)?,
             ApiKey::Metadata => self.begin_metadata(turn, stream, reply, request)?,
             ApiKey::DescribeCluster => {

@@ -12,9 +12,13 @@ use wire::{FetchResponseHead, FetchResponseWriter, Response, encode_response};
 
 /// A whole response, framed.
 pub fn response<R: Response>(version: i16, correlation_id: i32, body: &R) -> BufferRef {
+    BufferRef::from_vec(response_bytes(version, correlation_id, body))
+}
+
+pub fn response_bytes<R: Response>(version: i16, correlation_id: i32, body: &R) -> Vec<u8> {
     let mut out = BytesMut::with_capacity(128);
     encode_response(&mut out, version, correlation_id, body).expect("handlers fill only what a version has");
-    BufferRef::from_vec(out.into())
+    out.into()
 }
 
 /// A response that the control plane made: header and body, without the size, in its parts.

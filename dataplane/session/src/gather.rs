@@ -30,6 +30,8 @@ pub enum GatherWork {
     DeleteRecords(DeleteRecordsGather),
     Producers(ProducersGather),
     Logs(LogsGather),
+    /// A helper makes the answer.
+    OffLoop,
     /// Stored bytes of a response that is being sent; it has no reply of its own.
     Window,
 }

@@ -8,6 +8,7 @@ use crate::fetch_session::FetchSessions;
 use crate::forward::Forwards;
 use crate::gather::{Gather, GatherWork};
 use crate::limits::{FRAME_TIME_MAX, TIMERS_PER_TURN, UNREAD_BYTES_MAX};
+use crate::off_loop::OffLoop;
 use crate::parked::Parked;
 use crate::replies::{Piece, Replies, ReplyNumber};
 use crate::route::{self, Route};
@@ -58,6 +59,8 @@ pub struct Answered {
 pub struct Outputs {
     pub commands: Vec<(CoreId, Command)>,
     pub up: Vec<Up>,
+    /// Answers that helpers make; they come back by `on_work`.
+    pub work: Vec<OffLoop>,
     /// The share of producer ids is used up.
     pub producer_ids_wanted: bool,
     /// Answered requests, for the histograms.
