@@ -74,9 +74,11 @@ fn two_starts_on_one_directory_are_one_too_many() {
     let mut first = Running::start(&folder.0.join("data"), &[]).ready();
     let mut second = Running::start(&folder.0.join("data"), &[]);
     assert!(!second.wait_end().success());
-    let [dataplane, _] = pids(&first);
+    // Both halves wait for the holder to go; the first to give up names whom it waited for.
+    let holders = pids(&first);
     let log = second.log();
-    assert!(log.contains(&format!("process {dataplane}")), "it names the holder, {dataplane}: {log}");
+    let named = holders.iter().any(|pid| log.contains(&format!("process {pid}")));
+    assert!(named, "it names the holder, one of {holders:?}: {log}");
     // The first one never noticed.
     first.produce("undisturbed", 100.0, 0.3);
     assert!(first.stop().success());

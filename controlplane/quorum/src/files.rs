@@ -6,13 +6,15 @@ use crate::quorum::{DiskFailed, Event};
 use bytes::Bytes;
 use std::collections::HashMap;
 use std::fs::{File, OpenOptions};
-use std::io::{self, ErrorKind};
+use std::io::{self, ErrorKind, Read, Write};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 /// How many files stay open between jobs: the active segment's three, and a snapshot.
 const OPEN_MAX: usize = 8;
+/// A process's number has no more digits; what another program wrote may be anything.
+const HOLDER_MAX: u64 = 16;
 
 /// A control plane's directory.
 #[derive(Debug)]
@@ -24,13 +26,24 @@ pub struct Files {
 }
 
 impl Files {
-    /// Takes the directory, making it if need be. Fails while another process has it.
+    /// Takes the directory, making it if need be. Fails while another process has it, and names that process, which wrote
+    /// its number into the file that it locked.
     pub fn open(root: &Path) -> io::Result<Files> {
         std::fs::create_dir_all(root)?;
-        let lock = OpenOptions::new().create(true).truncate(false).write(true).open(root.join(".lock"))?;
-        lock.try_lock().map_err(|error| {
-            io::Error::new(ErrorKind::ResourceBusy, format!("{} is in use: {error}", root.display()))
-        })?;
+        let lock = OpenOptions::new().create(true).truncate(false).read(true).write(true).open(root.join(".lock"))?;
+        if let Err(error) = lock.try_lock() {
+            let mut holder = Vec::new();
+            (&lock).take(HOLDER_MAX).read_to_end(&mut holder)?;
+            let by = String::from_utf8_lossy(&holder)
+                .trim()
+                .parse::<u32>()
+                .map_or_else(|_| String::new(), |pid| format!(" by process {pid}"));
+            let text =
+                format!("{} is in use{by}: {error}; stop that node, or start on another directory", root.display());
+            return Err(io::Error::new(ErrorKind::ResourceBusy, text));
+        }
+        lock.set_len(0)?;
+        (&lock).write_all(std::process::id().to_string().as_bytes())?;
         Ok(Files { root: root.to_owned(), open: HashMap::new(), lock: Arc::new(lock) })
     }
 
