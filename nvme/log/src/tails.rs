@@ -3,6 +3,7 @@
 
 use crate::api::LogSlot;
 use crate::partition::Partition;
+use crate::partition::extent::Extent;
 use crate::partition::tail::TailBytes;
 use crate::store::Store;
 use arena::Arena;
@@ -157,17 +158,17 @@ impl Store {
                 continue;
             }
             let end = front.position + front.len as u64;
-            let Some(extent) = partition.extents.iter().find(|extent| extent.end() >= end && extent.position < end)
-            else {
+            if !partition.extents.iter().any(|extent| extent.end() >= end && extent.position < end) {
                 continue;
-            };
-            if extent.position + extent.readable() >= end {
+            }
+            let missing = partition.first_unreadable();
+            if missing.is_none_or(|extent| extent.position + extent.readable() >= end) {
                 partition.drop_tail_below(end);
                 continue;
             }
             // Not readable from the device yet: whole blocks go out, and it is looked at again when others have been.
             // (Closing its stretch early would make the index another one than a replay builds.)
-            let wants = extent.written() < extent.writable_until();
+            let wants = missing.is_some_and(|extent| extent.written() < extent.writable_until());
             self.tails.note_cached(front.slot, front.position, front.len);
             if wants {
                 self.queue_copy_out(front.slot);
@@ -196,6 +197,15 @@ fn rehome(partition: &mut Partition, from: u64, arena: &Arena) {
 }
 
 impl Partition {
+    /// Of the extents that the tail reaches into, the first that cannot be read from the device wholly. Later ones may
+    /// be there before it: what a large batch brings is written at once, the end of the extent before it waits for a
+    /// copy-out, and has only the tail until then.
+    fn first_unreadable(&self) -> Option<&Extent> {
+        let from = self.tail.pieces.front()?.position;
+        let first = self.extents.partition_point(|extent| extent.end() <= from);
+        self.extents.iter().skip(first).find(|extent| extent.readable() < extent.len)
+    }
+
     /// Lets go of pieces that end at or below `end`, all of which can be read from the device.
     pub fn drop_tail_below(&mut self, end: u64) {
         while self.tail.pieces.front().is_some_and(|piece| piece.end() <= end) {

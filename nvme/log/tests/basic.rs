@@ -46,6 +46,32 @@ fn what_was_appended_is_read_from_memory_and_after_a_restart() {
     }
 }
 
+/// Large batches are on the device at once, also where the extent before theirs still waits for its end to be copied
+/// out: memory lets go of nothing that is not there yet.
+#[test]
+fn the_end_of_an_extent_stays_in_memory_until_it_is_copied_out_whatever_follows() {
+    for seed in 0..12 {
+        let (disk, mut random, mut now) = (disk(256, 50 + seed), Random::from_seed(60 + seed), START);
+        format(&disk, 2, 0, &mut random, &mut now);
+        let mut options = options(1);
+        (options.store.tail_cache, options.store.copy_out_window) = (64 << 10, 256 << 10);
+        let mut node = open(&disk, &options, &mut random, &mut now);
+        let at = node.now;
+        let slot = node.store().create(at, partition(1), 0, LogConfig::keep_everything()).expect("created");
+        let (mut expected, mut end) = (Vec::new(), Offset(0));
+        for _ in 0..400 {
+            let size = [500, 3000, 9000, 20_000, 40_000][random.below(5) as usize];
+            let bytes = batch(&mut random, 1, size, at.wall);
+            let appended = node.append(slot, &bytes, 0).expect("appended");
+            expected.extend(stamped(&bytes, end, 0));
+            end = Offset(appended.last.0 + 1);
+            node.turns(random.below(3) as usize);
+        }
+        node.settle();
+        assert!(node.read_all(0, slot, end, 100_000) == expected, "seed {seed}: what was acknowledged is read");
+    }
+}
+
 #[test]
 fn an_idle_store_gives_its_caches_back_once_and_reads_from_the_device() {
     let (disk, mut random, mut now) = (disk(128, 31), Random::from_seed(32), START);
