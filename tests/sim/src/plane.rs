@@ -91,13 +91,6 @@ impl Cluster {
     }
 }
 
-/// What the dataplane said, for the world to act on.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum PlaneEvent {
-    DirectoryFailed,
-    Stopped,
-}
-
 #[derive(Debug)]
 pub struct Plane {
     pub cluster: Cluster,
@@ -120,7 +113,10 @@ pub struct Plane {
     pings: VecDeque<(u64, Monotonic)>,
     /// What the next hello of a new run must say.
     pub expect_clean: Option<bool>,
-    pub events: Vec<PlaneEvent>,
+    /// The dataplane said that its directory failed.
+    pub directory_failed: bool,
+    /// The run at hand was told to stop.
+    stop_asked: bool,
 }
 
 impl Plane {
@@ -143,7 +139,8 @@ impl Plane {
             ping: 0,
             pings: VecDeque::new(),
             expect_clean: None,
-            events: Vec::new(),
+            directory_failed: false,
+            stop_asked: false,
         }
     }
 
@@ -229,9 +226,10 @@ impl Plane {
             Up::ProducerIdsWanted => self.give_producer_ids(random),
             Up::DirectoryFailed { directory, .. } => {
                 assert_eq!(directory, DIRECTORY);
-                self.events.push(PlaneEvent::DirectoryFailed);
+                self.directory_failed = true;
             }
-            Up::Stopped => self.events.push(PlaneEvent::Stopped),
+            // Its last word may be read when the process is gone already.
+            Up::Stopped => assert!(self.stop_asked, "nobody asked the node to stop"),
             Up::Pong(number) => {
                 let (wanted, _) = self.pings.pop_front().expect("a ping came before");
                 assert_eq!(number, wanted, "pings are answered in their order");
@@ -248,6 +246,7 @@ impl Plane {
         assert!(hello.view_offset.is_none_or(|offset| offset <= self.cluster.offset));
         if self.run != Some(hello.run_id) {
             self.run = Some(hello.run_id);
+            self.stop_asked = false;
             if let Some(clean) = self.expect_clean.take() {
                 assert_eq!(hello.clean_stop, clean, "the hello says how the last run ended");
             }
@@ -417,6 +416,7 @@ impl Plane {
     }
 
     pub fn stop(&mut self) {
+        self.stop_asked = true;
         self.say(&Down::Stop);
     }
 

@@ -6,7 +6,7 @@ use crate::consumer::{Consumer, ConsumerOptions};
 use crate::context::{Context, Trace};
 use crate::model::{Model, Stats};
 use crate::node::{Node, NodeOptions, Turned, format};
-use crate::plane::{Plane, PlaneEvent};
+use crate::plane::Plane;
 use crate::producer::{Producer, ProducerOptions};
 use crate::scenario::{Scenario, some_network};
 use crate::vandal::Vandal;
@@ -187,11 +187,8 @@ impl World {
     }
 
     fn act_on_events(&mut self) {
-        for event in std::mem::take(&mut self.plane.events) {
-            match event {
-                PlaneEvent::DirectoryFailed => assert!(self.scenario.device_fails(), "the directory failed"),
-                PlaneEvent::Stopped => assert!(self.stopping),
-            }
+        if std::mem::take(&mut self.plane.directory_failed) {
+            assert!(self.scenario.device_fails(), "the directory failed");
         }
         if self.node.has_stopped() {
             assert!(self.scenario.device_fails(), "the namespace stopped without a fault");
@@ -409,7 +406,8 @@ impl World {
         let waiting = producers.iter().filter(|one| !one.is_idle()).map(Producer::describe);
         let behind = consumers.iter().filter(|one| !one.has_caught_up(&context)).map(|one| one.describe(&context));
         let all: Vec<String> = waiting.chain(behind).collect();
-        panic!("it does not heal: running {running}, plane settled {up}\n{}", all.join("\n"));
+        let stats = &self.model.stats;
+        panic!("it does not heal: running {running}, plane settled {up}, {stats:?}\n{}", all.join("\n"));
     }
 
     fn make_room(&mut self) {
