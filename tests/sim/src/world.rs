@@ -22,6 +22,8 @@ const START: Now = Now { monotonic: Monotonic(1_000_000_000), wall: WallMillis(1
 const IDLE_STEP: Duration = Duration::from_millis(3);
 /// In which everything must have healed once nothing goes wrong any more.
 const HEALING_TIME_MAX: Duration = Duration::from_secs(240);
+/// A namespace below 64 MiB, as those that are filled, has slabs of 1 MiB and holds no batch above half of one.
+const FULL_BATCH_BYTES_MAX: usize = 500_000;
 
 pub struct World {
     pub scenario: Scenario,
@@ -468,7 +470,8 @@ impl World {
 fn some_producer(random: &mut Random, scenario: &Scenario) -> ProducerOptions {
     let mut options = ProducerOptions::some(random);
     if scenario.full {
-        options.value_max = options.value_max.max(20_000);
+        let largest = FULL_BATCH_BYTES_MAX / options.records_max as usize;
+        options.value_max = options.value_max.max(20_000).min(largest);
         options.laziness = 1 + options.laziness / 4;
     }
     options
