@@ -205,9 +205,9 @@ fn pipelined(address: SocketAddr) -> Result<()> {
 
 /// Connections that ask for much, read nothing for a while, and then read all of it.
 fn stopped_and_continued(address: SocketAddr) -> Result<()> {
-    const REQUESTS: usize = 20_000;
+    const REQUESTS: usize = 8_000;
     let stream = std::net::TcpStream::connect(address)?;
-    rustix::net::sockopt::set_socket_recv_buffer_size(&stream, 4096)?;
+    rustix::net::sockopt::set_socket_recv_buffer_size(&stream, 64 << 10)?;
     let mut connection = Connection::over(stream, PATIENCE)?;
     let mut reader = Connection::over(connection.try_clone_stream()?, PATIENCE)?;
     let writer = std::thread::spawn(move || -> Result<()> {
