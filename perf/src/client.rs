@@ -5,7 +5,8 @@ use std::fmt;
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
-use wire::messages::ApiVersionsRequest;
+use wire::messages::fetch_request::{FetchPartition, FetchTopic};
+use wire::messages::{ApiVersionsRequest, FetchRequest};
 use wire::{
     ApiKey, DecodeError, Decoder, KafkaString, Message, Request, RequestKind, ResponseKind, read_response_header,
 };
@@ -202,6 +203,20 @@ pub fn api_versions_request() -> ApiVersionsRequest {
         client_software_name: KafkaString::from_static(CLIENT_ID),
         client_software_version: KafkaString::from_static("1"),
         ..ApiVersionsRequest::default()
+    }
+}
+
+/// A consumer's Fetch of one partition by its topic's name, which waits for a first byte.
+pub fn fetch_request(topic: &str, partition: i32, offset: i64, bytes_max: i32, wait_max: Duration) -> FetchRequest {
+    let partition =
+        FetchPartition { partition, fetch_offset: offset, partition_max_bytes: bytes_max, ..FetchPartition::default() };
+    let topic = FetchTopic { topic: KafkaString::from(topic), partitions: vec![partition], ..FetchTopic::default() };
+    FetchRequest {
+        max_wait_ms: wait_max.as_millis() as i32,
+        min_bytes: 1,
+        max_bytes: bytes_max,
+        topics: vec![topic],
+        ..FetchRequest::default()
     }
 }
 

@@ -113,7 +113,6 @@ impl fmt::Debug for Waker {
     }
 }
 
-/// The streams of one core. A method that is given the id of a stream that has ended does nothing.
 /// Bytes that sockets gave and took.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Traffic {
@@ -121,6 +120,7 @@ pub struct Traffic {
     pub sent: u64,
 }
 
+/// The streams of one core. A method that is given the id of a stream that has ended does nothing.
 pub trait Streams {
     /// A stream on its way to another core's `Streams` of the same kind.
     type Detached: Send;

@@ -173,12 +173,12 @@ impl Partitions {
         self.wheel.next_deadline()
     }
 
-    /// Takes everything there is to carry away, news to waiting fetches among it. Called after each batch of inputs.
     /// Partitions that this core leads.
     pub fn leader_count(&self) -> usize {
         self.leaders
     }
 
+    /// Takes everything there is to carry away, news to waiting fetches among it. Called after each batch of inputs.
     pub fn take_outputs(&mut self) -> Outputs {
         self.tell_news();
         std::mem::take(&mut self.out)

@@ -104,17 +104,26 @@ impl Sessions {
         request: &Request,
     ) -> Result<(), EndReason> {
         let asked: MetadataRequest = body(request)?;
-        let connection = &self.connections[&stream];
-        let client_host = connection.peer_host();
-        // Versions below 4 carry no flag: they always allow creation.
-        let asker = self.asker(connection.listener);
-        let (response, create) = api::metadata::answer(asker, &asked, request.version);
-        if !create.is_empty() && self.settings.typed().auto_create_topics_enable {
-            let principal = "User:ANONYMOUS".to_owned();
-            self.out.up.push(Up::AutoCreate { topics: create, principal, client_host });
+        if self.has_many_topics() && api::metadata::asks_for_all(&asked, request.version) {
+            self.begin_off_loop(turn, stream, reply, request);
+            return Ok(());
         }
+        // Versions below 4 carry no flag: they always allow creation.
+        let asker = self.asker(self.connections[&stream].listener);
+        let (response, create) = api::metadata::answer(asker, &asked, request.version);
+        self.auto_create(stream, create);
         self.answer(turn, stream, reply, request, &response);
         Ok(())
+    }
+
+    /// Asks for topics that a connection's Metadata named and may create.
+    pub(crate) fn auto_create(&mut self, stream: StreamId, topics: Vec<String>) {
+        if topics.is_empty() || !self.settings.typed().auto_create_topics_enable {
+            return;
+        }
+        let Some(connection) = self.connections.get(&stream) else { return };
+        let (principal, client_host) = ("User:ANONYMOUS".to_owned(), connection.peer_host());
+        self.out.up.push(Up::AutoCreate { topics, principal, client_host });
     }
 
     pub(crate) fn begin_partitions<S: Streams>(

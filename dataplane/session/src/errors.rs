@@ -82,13 +82,14 @@ pub fn names_log_start(error: &ProduceError, version: i16) -> bool {
     }
 }
 
-/// Whether Kafka sends a text with it: with errors of single records, and where it cannot read the batches at all.
+/// Whether a text is sent with it. Kafka does so with errors of single records, and where it cannot read the batches at
+/// all; and whoever runs out of space is to know what to do about it.
 pub fn has_text(error: &ProduceError) -> bool {
     match error {
         ProduceError::InvalidRecord { records, .. } | ProduceError::InvalidTimestamp { records, .. } => {
             !records.is_empty()
         }
-        ProduceError::Unfit(Unfit::Framing(_)) => true,
+        ProduceError::Unfit(Unfit::Framing(_)) | ProduceError::Full => true,
         _ => false,
     }
 }

@@ -199,16 +199,7 @@ impl Sessions {
     ) {
         let now = turn.now.monotonic;
         let wait = max_wait_ms > 0 && work.min_bytes > 0 && !work.slots.iter().any(Slot::is_urgent);
-        let gather = self.open_gather(Gather {
-            stream,
-            reply,
-            api: request.api,
-            version: request.version,
-            correlation_id: request.correlation_id,
-            began: now,
-            timer: None,
-            work: GatherWork::Fetch(work),
-        });
+        let gather = self.open_gather(Gather::new(stream, reply, request, now, GatherWork::Fetch(work)));
         let token = Self::token(gather);
         let slot = self.gathers.get_mut(token).expect("just opened");
         let GatherWork::Fetch(work) = &mut slot.work else { unreachable!("just opened") };

@@ -1,6 +1,7 @@
 //! Gather slots: one per request that waits for other cores, on its connection's core. The slot alone keeps the deadline
 //! and puts the answers in the order of the request.
 
+use crate::connection::Request;
 use crate::fetch::FetchGather;
 use crate::lists::{DeleteRecordsGather, EpochEndsGather, ListOffsetsGather, LogsGather, ProducersGather};
 use crate::produce::ProduceGather;
@@ -37,6 +38,19 @@ pub enum GatherWork {
 }
 
 impl Gather {
+    pub fn new(stream: StreamId, reply: ReplyNumber, request: &Request, now: Monotonic, work: GatherWork) -> Gather {
+        Gather {
+            stream,
+            reply,
+            api: request.api,
+            version: request.version,
+            correlation_id: request.correlation_id,
+            began: now,
+            timer: None,
+            work,
+        }
+    }
+
     pub fn window(stream: StreamId, now: Monotonic) -> Gather {
         Gather {
             stream,

@@ -84,17 +84,7 @@ impl Sessions {
         by_core: ByCore<E>,
         command: impl Fn(GatherId, Vec<E>) -> Command,
     ) {
-        let began = turn.now.monotonic;
-        let gather = self.open_gather(Gather {
-            stream,
-            reply,
-            api: request.api,
-            version: request.version,
-            correlation_id: request.correlation_id,
-            began,
-            timer: None,
-            work,
-        });
+        let gather = self.open_gather(Gather::new(stream, reply, request, turn.now.monotonic, work));
         if by_core.0.is_empty() {
             return self.finish_list(turn, gather);
         }

@@ -10,7 +10,6 @@ use crate::sessions::{NodeFacts, Sessions, Turn};
 use arena::BufferRef;
 use base::{ListenerId, Work};
 use handoff::GatherId;
-use link::Up;
 use net::{StreamId, Streams};
 use std::any::Any;
 use std::collections::VecDeque;
@@ -86,12 +85,6 @@ impl ViewAnswer {
     }
 }
 
-fn asks_for_everything(request: &Request) -> bool {
-    let bytes = &request.frame[request.body..];
-    let asked: Result<MetadataRequest, _> = decode_body(request.api, request.version, bytes);
-    asked.is_ok_and(|asked| asked.topics.is_none_or(|topics| request.version == 0 && topics.is_empty()))
-}
-
 impl Work for ViewAnswer {
     fn run(&mut self) {
         self.made = self.make();
@@ -103,14 +96,18 @@ impl Work for ViewAnswer {
 }
 
 impl Sessions {
-    /// Whether answering the request may take longer than a loop may be held.
+    /// Whether an answer about all topics may take longer than a loop may be held.
+    pub(crate) fn has_many_topics(&self) -> bool {
+        self.view.topic_count() > TOPICS_ON_THE_LOOP_MAX
+    }
+
+    /// Whether the request may take longer than that, as far as can be told without reading it.
     pub(crate) fn is_long(&self, request: &Request) -> bool {
-        let len = request.frame.len() - request.body;
-        let many = self.view.topic_count() > TOPICS_ON_THE_LOOP_MAX;
+        let long = request.frame.len() - request.body > BODY_ON_THE_LOOP_MAX;
         match request.api {
-            ApiKey::Metadata => len > BODY_ON_THE_LOOP_MAX || (many && asks_for_everything(request)),
+            ApiKey::Metadata => long,
             // It goes on behind the last topic that was asked for.
-            ApiKey::DescribeTopicPartitions => len > BODY_ON_THE_LOOP_MAX || many,
+            ApiKey::DescribeTopicPartitions => long || self.has_many_topics(),
             _ => false,
         }
     }
@@ -133,16 +130,7 @@ impl Sessions {
             partitions_max: self.settings.typed().max_request_partition_size_limit,
             made: Ok(Made::default()),
         };
-        let gather = self.open_gather(Gather {
-            stream,
-            reply,
-            api: request.api,
-            version: request.version,
-            correlation_id: request.correlation_id,
-            began: turn.now.monotonic,
-            timer: None,
-            work: GatherWork::OffLoop,
-        });
+        let gather = self.open_gather(Gather::new(stream, reply, request, turn.now.monotonic, GatherWork::OffLoop));
         self.out.work.push(OffLoop { gather, work: Box::new(work) });
     }
 
@@ -154,11 +142,7 @@ impl Sessions {
         self.note_answered(turn.now, &gather, false);
         match work.made {
             Ok(Made { bytes, create }) => {
-                if !create.is_empty() && self.settings.typed().auto_create_topics_enable {
-                    let Some(connection) = self.connections.get(&gather.stream) else { return };
-                    let (principal, client_host) = ("User:ANONYMOUS".to_owned(), connection.peer_host());
-                    self.out.up.push(Up::AutoCreate { topics: create, principal, client_host });
-                }
+                self.auto_create(gather.stream, create);
                 self.reply(
                     turn,
                     gather.stream,

@@ -135,16 +135,7 @@ impl Sessions {
         }
         work.outstanding = by_core.len();
         let now = turn.now.monotonic;
-        let gather = self.open_gather(Gather {
-            stream,
-            reply,
-            api: request.api,
-            version: request.version,
-            correlation_id: request.correlation_id,
-            began: now,
-            timer: None,
-            work: GatherWork::Produce(work),
-        });
+        let gather = self.open_gather(Gather::new(stream, reply, request, now, GatherWork::Produce(work)));
         let deadline = now + Duration::from_millis(view.timeout_ms.max(0) as u64);
         let Ok(acks) = acks else {
             self.finish_produce(turn, gather);
@@ -264,9 +255,6 @@ fn fill(answer: &mut PartitionProduceResponse, version: i16, entry: Produced) {
             if text {
                 answer.error_message = refusal.message.map(KafkaString::from);
                 answer.record_errors = refusal.records.into_iter().map(record_error).collect();
-            } else if code == ErrorCode::KafkaStorageError && version >= RECORD_ERRORS_SINCE {
-                // Whoever runs out of space is to know what to do about it.
-                answer.error_message = refusal.message.map(KafkaString::from);
             }
         }
     }

@@ -59,7 +59,8 @@ impl Sessions {
     /// has for the peer is let go. Returns how many went on.
     pub fn on_flushed<S: Streams>(&mut self, turn: &mut Turn<'_, S>) -> usize {
         let mut count = 0;
-        for stream in std::mem::take(&mut self.flushing) {
+        let mut flushed = std::mem::take(&mut self.flushing);
+        for stream in flushed.drain(..) {
             let Some(connection) = self.connections.get_mut(&stream) else { continue };
             connection.is_flushing = false;
             let queued = turn.net.queued(stream);
@@ -79,6 +80,9 @@ impl Sessions {
                 self.advance(turn, stream);
             }
         }
+        // Its room serves the next flush too.
+        flushed.append(&mut self.flushing);
+        self.flushing = flushed;
         count
     }
 

@@ -1,17 +1,17 @@
 //! Whole conversations over the simulated network: order, barriers, bad input, the control plane away. The owner of the
 //! partitions is played by the test, which answers commands in the order it likes.
 
+mod common;
+
 use arena::{Arena, BufferRef};
 use base::*;
 use bytes::{Bytes, BytesMut};
+use common::Bench;
 use handoff::{Appended, Command, GatherId, Outcome, Produced};
 use link::*;
+use net::Streams;
 use net::sim::{SimFaults, SimNetwork, SimPeer, SimStreams};
-use net::{StreamEvent, StreamId, Streams};
-use pollux_session::{Gate, NodeFacts, Sessions, Turn};
-use settings::NodeConfig;
-use std::net::SocketAddr;
-use std::sync::Arc;
+use pollux_session::{Gate, Sessions, Turn};
 use std::time::Duration;
 use wire::messages::*;
 use wire::{ApiKey, Decoder, KafkaString, Message, Request, ResponseKind, encode_request};
@@ -27,12 +27,6 @@ struct World {
     up: Vec<Up>,
 }
 
-const TOPIC: TopicId = TopicId(Uuid(77));
-
-fn address() -> SocketAddr {
-    "127.0.0.1:9092".parse().unwrap()
-}
-
 impl World {
     fn new(faults: SimFaults) -> World {
         World::under(faults, &[])
@@ -40,27 +34,13 @@ impl World {
 
     /// A node with settings, each `KEY=VALUE`.
     fn under(faults: SimFaults, set: &[&str]) -> World {
-        let arena = Arena::heap(CoreId(0), 8 << 20);
-        let now = Now { monotonic: Monotonic(1_000_000_000), wall: WallMillis(1) };
-        let network = SimNetwork::new(Random::from_seed(5), faults);
-        let mut net = SimStreams::new(network.clone(), arena.clone(), now);
-        net.listen(ListenerId(0), address()).unwrap();
-        let facts = NodeFacts {
-            node: NodeId(1),
-            cluster_id: "c".into(),
-            listeners: vec!["PLAINTEXT".into()],
-            log_dir: "/data".into(),
-        };
-        let set: Vec<String> = set.iter().map(|set| (*set).to_owned()).collect();
-        let settings = NodeConfig::laptop(&set).unwrap().broker;
-        let mut sessions = Sessions::new(now, CoreId(0), 1, Arc::new(facts), settings, 1 << 20);
-        sessions.on_view(view());
+        let Bench { now, arena, network, net, sessions } = Bench::new(faults, 8 << 20, 1 << 20, set);
         let random = Random::from_seed(1);
         World { now, random, arena, network, net, sessions, commands: Vec::new(), up: Vec::new() }
     }
 
     fn connect(&self) -> SimPeer {
-        self.network.connect(address(), "10.0.0.9:1".parse().unwrap()).expect("somebody listens")
+        common::connect(&self.network)
     }
 
     fn with(&mut self, act: impl FnOnce(&mut Sessions, &mut Turn<'_, SimStreams>)) {
@@ -76,7 +56,7 @@ impl World {
             let mut events = Vec::new();
             self.net.poll(self.now, 64, &mut events);
             for event in events {
-                self.on_event(event);
+                self.with(|sessions, turn| common::on_event(sessions, turn, event));
             }
             self.with(|sessions, turn| sessions.on_events_taken(turn));
             self.with(|sessions, turn| sessions.on_time(turn));
@@ -86,24 +66,6 @@ impl World {
             });
             self.now.monotonic = self.now.monotonic + Duration::from_micros(100);
         }
-    }
-
-    fn on_event(&mut self, event: StreamEvent) {
-        match event {
-            StreamEvent::Opened { stream, listener, peer } => {
-                self.sessions.on_opened(self.now, stream, listener, Some(peer));
-            }
-            StreamEvent::Received { stream, bytes } => self.sessions.on_received(self.now, stream, bytes),
-            StreamEvent::Filled { stream, buffer } => self.sessions.on_filled(self.now, stream, buffer),
-            StreamEvent::Writable { stream, .. } => self.with(|s, turn| s.on_writable(turn, stream)),
-            StreamEvent::PeerFinished { stream } => self.with(|s, turn| s.on_peer_finished(turn, stream)),
-            StreamEvent::Closed { stream, .. } => self.closed(stream),
-            other => panic!("{other:?}"),
-        }
-    }
-
-    fn closed(&mut self, stream: StreamId) {
-        self.sessions.on_closed(stream);
     }
 
     fn answer_produce(&mut self, gather: GatherId, entries: usize, base_offset: i64) {
@@ -116,36 +78,6 @@ impl World {
         let outcome = Outcome::Produced { gather, last: true, entries: entries.collect() };
         self.with(|sessions, turn| sessions.on_outcome(turn, outcome));
     }
-}
-
-fn view() -> Arc<::view::View> {
-    let partition = ViewPartition {
-        index: PartitionIndex(0),
-        leader: Some(NodeId(1)),
-        leader_epoch: LeaderEpoch(0),
-        partition_epoch: PartitionEpoch(0),
-        replicas: vec![NodeId(1)],
-        isr: vec![NodeId(1)],
-        eligible_leader_replicas: vec![],
-        last_known_elr: vec![],
-        offline: vec![],
-    };
-    let changes = vec![
-        ViewChange::Broker(ViewBroker {
-            id: NodeId(1),
-            epoch: BrokerEpoch(1),
-            incarnation: Uuid(1),
-            rack: None,
-            fenced: false,
-            in_controlled_shutdown: false,
-            listeners: vec![("PLAINTEXT".into(), "localhost".into(), 9092, 0)],
-        }),
-        ViewChange::Topic(ViewTopic { id: TOPIC, name: "t".into(), partitions: vec![partition] }),
-    ];
-    let provenance = Provenance { cluster_id: "c".into(), quorum_epoch: 1, metadata_offset: 9, caught_up: true };
-    let mut builder = ::view::ViewBuilder::new("c".into(), ::view::View::default());
-    builder.apply(ViewPart { provenance, image: true, last: true, changes }).unwrap();
-    builder.place([(PartitionId { topic: TOPIC, index: PartitionIndex(0) }, Some(CoreId(0)))])
 }
 
 fn frame<R: Request>(version: i16, correlation_id: i32, body: &R) -> Vec<u8> {
@@ -453,7 +385,7 @@ fn every_version_can_say_what_partitions_answer() {
         peer.write(&frame(version, 1, &DescribeLogDirsRequest { topics: None, ..Default::default() }));
         world.settle();
         let Some(Command::DescribeLogs(describe)) = world.commands.pop() else { panic!("a description") };
-        let partition = PartitionId { topic: TOPIC, index: PartitionIndex(0) };
+        let partition = PartitionId { topic: common::TOPIC, index: PartitionIndex(0) };
         let logs = vec![handoff::LogFacts { partition, size: 9, lag: 0, future: false }];
         let outcome = Outcome::LogsDescribed { gather: describe.gather, logs, total: 100, usable: 50 };
         world.with(|sessions, turn| sessions.on_outcome(turn, outcome));

@@ -1,17 +1,16 @@
 //! Peers that do not read, over the simulated network: what their responses pin, and what their requests hold.
 
+mod common;
+
 use arena::{Arena, BufferRef};
 use base::*;
 use bytes::BytesMut;
+use common::Bench;
 use handoff::{Command, EntryIndex, Fetched, FetchedRecords, Outcome, Stretch, Window};
-use link::*;
+use net::Streams;
 use net::sim::{PeerState, SimFaults, SimNetwork, SimPeer, SimStreams};
-use net::{StreamEvent, Streams};
 use pollux_session::limits::{KEPT_BYTES, UNREAD_BYTES_MAX};
-use pollux_session::{EndReason, NodeFacts, Sessions, Turn};
-use settings::NodeConfig;
-use std::net::SocketAddr;
-use std::sync::Arc;
+use pollux_session::{EndReason, Sessions, Turn};
 use std::time::Duration;
 use wire::messages::*;
 use wire::{ApiKey, Decoder, KafkaString, ResponseKind, encode_request};
@@ -31,37 +30,20 @@ struct World {
     windows: usize,
 }
 
-fn address() -> SocketAddr {
-    SocketAddr::from(([127, 0, 0, 1], 9092))
-}
-
 fn pattern(from: u64, length: u32) -> Vec<u8> {
     (from..from + u64::from(length)).map(|at| (at * 7 + (at >> 9)) as u8).collect()
 }
 
 impl World {
     fn new() -> World {
-        let arena = Arena::heap(CoreId(0), 16 << 20);
-        let now = Now { monotonic: Monotonic(1_000_000_000), wall: WallMillis(1) };
-        let network = SimNetwork::new(Random::from_seed(5), SimFaults { partial: Some(2), ..SimFaults::none() });
-        let mut net = SimStreams::new(network.clone(), arena.clone(), now);
-        net.listen(ListenerId(0), address()).unwrap();
-        let facts = NodeFacts {
-            node: NodeId(1),
-            cluster_id: "c".into(),
-            listeners: vec!["PLAINTEXT".into()],
-            log_dir: "/data".into(),
-        };
-        let settings = NodeConfig::laptop(&[]).unwrap().broker;
-        let sessions = Sessions::new(now, CoreId(0), 1, Arc::new(facts), settings, SHARE);
+        let faults = SimFaults { partial: Some(2), ..SimFaults::none() };
+        let Bench { now, arena, network, net, sessions } = Bench::new(faults, 16 << 20, SHARE, &[]);
         let random = Random::from_seed(1);
-        let mut world = World { now, random, arena, network, net, sessions, ended: Vec::new(), windows: 0 };
-        world.sessions.on_view(view());
-        world
+        World { now, random, arena, network, net, sessions, ended: Vec::new(), windows: 0 }
     }
 
     fn connect(&self) -> SimPeer {
-        self.network.connect(address(), "10.0.0.9:1".parse().unwrap()).expect("somebody listens")
+        common::connect(&self.network)
     }
 
     fn with(&mut self, act: impl FnOnce(&mut Sessions, &mut Turn<'_, SimStreams>)) {
@@ -78,17 +60,7 @@ impl World {
         let mut events = Vec::new();
         self.net.poll(self.now, 64, &mut events);
         for event in events {
-            match event {
-                StreamEvent::Opened { stream, listener, peer } => {
-                    self.sessions.on_opened(self.now, stream, listener, Some(peer));
-                }
-                StreamEvent::Received { stream, bytes } => self.sessions.on_received(self.now, stream, bytes),
-                StreamEvent::Filled { stream, buffer } => self.sessions.on_filled(self.now, stream, buffer),
-                StreamEvent::Writable { stream, .. } => self.with(|s, turn| s.on_writable(turn, stream)),
-                StreamEvent::PeerFinished { stream } => self.with(|s, turn| s.on_peer_finished(turn, stream)),
-                StreamEvent::Closed { stream, .. } => self.sessions.on_closed(stream),
-                other => panic!("{other:?}"),
-            }
+            self.with(|sessions, turn| common::on_event(sessions, turn, event));
         }
         self.with(|sessions, turn| sessions.on_events_taken(turn));
         while let Some((_, command)) = self.sessions.out.commands.pop() {
@@ -143,26 +115,6 @@ impl World {
             _ => None,
         }
     }
-}
-
-fn view() -> Arc<::view::View> {
-    let partition = ViewPartition {
-        index: PartitionIndex(0),
-        leader: Some(NodeId(1)),
-        leader_epoch: LeaderEpoch(0),
-        partition_epoch: PartitionEpoch(0),
-        replicas: vec![NodeId(1)],
-        isr: vec![NodeId(1)],
-        eligible_leader_replicas: vec![],
-        last_known_elr: vec![],
-        offline: vec![],
-    };
-    let id = TopicId(Uuid(77));
-    let changes = vec![ViewChange::Topic(ViewTopic { id, name: "t".into(), partitions: vec![partition] })];
-    let provenance = Provenance { cluster_id: "c".into(), quorum_epoch: 1, metadata_offset: 9, caught_up: true };
-    let mut builder = ::view::ViewBuilder::new("c".into(), ::view::View::default());
-    builder.apply(ViewPart { provenance, image: true, last: true, changes }).unwrap();
-    builder.place([(PartitionId { topic: id, index: PartitionIndex(0) }, Some(CoreId(0)))])
 }
 
 fn fetch(correlation: i32) -> Vec<u8> {

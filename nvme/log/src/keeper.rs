@@ -2,6 +2,7 @@
 //! superblock what was learned about the device.
 
 use crate::api::{KeeperReply, KeeperRequest, SlabNeed};
+use crate::ring_zeroes::{ZERO_BLOCKS, ZERO_EVERY};
 use crate::superblock_update::SuperblockUpdate;
 use arena::Arena;
 use base::{Block, BlockRange, CoreId, Monotonic, Now, ShardId};
@@ -18,9 +19,6 @@ const BLOCK: u64 = base::BLOCK_SIZE as u64;
 const GROWTH_AHEAD: u64 = 128 * 1024 * 1024;
 /// After a refusal of the file system it is asked again.
 const GROWTH_RETRY: Duration = Duration::from_secs(10);
-/// Zeroes written ahead of use: 1 MiB every 20 ms is 50 MB/s.
-const ZERO_BLOCKS: u64 = 256;
-const ZERO_EVERY: Duration = Duration::from_millis(20);
 /// Tell the keeper's requests from those of the store on the same queue, whose tokens name slots: none has such a number.
 const GROWTH_TOKEN: Token = Token(u64::MAX);
 const SUPERBLOCK_TOKEN: Token = Token(u64::MAX - 1);

@@ -281,7 +281,8 @@ impl Lane {
         Ok(())
     }
 
-    /// Closes the commit being built where the ring has room for it and nothing else is on its way there; its tail pieces wait in `resolved`.
+    /// Closes the commit being built where the ring has room for it and nothing else is on its way there; its tail pieces
+    /// wait in `resolved`.
     pub fn close(&mut self) -> bool {
         let Some(open) = &self.open else { return false };
         let blocks = (open.used as u64).div_ceil(BLOCK);

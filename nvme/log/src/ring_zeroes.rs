@@ -8,9 +8,9 @@ use base::{BLOCK_SIZE, Block, BlockRange, Monotonic, Now};
 use nvme_plan::{Class, Operation, Promise};
 use std::time::Duration;
 
-/// 1 MiB every 20 ms is 50 MB/s.
-const ZERO_BLOCKS: u64 = 256;
-const ZERO_EVERY: Duration = Duration::from_millis(20);
+/// Zeroes written ahead of use, here and where a file grows: 1 MiB every 20 ms is 50 MB/s.
+pub(crate) const ZERO_BLOCKS: u64 = 256;
+pub(crate) const ZERO_EVERY: Duration = Duration::from_millis(20);
 /// Zeroes stay so far ahead of the commits, in a small ring a quarter of it.
 const AHEAD_BLOCKS: u64 = 2048;
 /// What stands in the last block of a ring that was written once. Any other bytes but zeroes are those of a commit that

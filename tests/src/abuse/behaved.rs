@@ -5,16 +5,15 @@ use crate::Result;
 use base::{ProducerEpoch, ProducerId, Sequence, WallMillis};
 use batch::{BatchBuilder, BatchProducer};
 use bytes::Bytes;
-use perf::client::Connection;
+use perf::client::{Connection, fetch_request};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use wire::KafkaString;
-use wire::messages::fetch_request::{FetchPartition, FetchTopic};
 use wire::messages::produce_request::{PartitionProduceData, TopicProduceData};
-use wire::messages::{FetchRequest, InitProducerIdRequest, ProduceRequest};
+use wire::messages::{InitProducerIdRequest, ProduceRequest};
 
 pub const TOPIC: &str = "well-behaved";
 /// Between two rounds of it.
@@ -112,15 +111,7 @@ fn produce(connection: &mut Connection, producer: i64, number: i32) -> Result<i6
 }
 
 fn read_back(connection: &mut Connection, offset: i64, number: i32) -> Result<()> {
-    let partition = FetchPartition { fetch_offset: offset, partition_max_bytes: 1 << 20, ..Default::default() };
-    let topic = FetchTopic { topic: KafkaString::from(TOPIC), partitions: vec![partition], ..Default::default() };
-    let request = FetchRequest {
-        max_wait_ms: 10_000,
-        min_bytes: 1,
-        max_bytes: 1 << 20,
-        topics: vec![topic],
-        ..Default::default()
-    };
+    let request = fetch_request(TOPIC, 0, offset, 1 << 20, Duration::from_secs(10));
     let answer = connection.call(12, &request)?;
     let partition = answer.responses.first().and_then(|topic| topic.partitions.first()).ok_or("no partition")?;
     if partition.error_code != 0 {

@@ -2,13 +2,11 @@
 
 use crate::Result;
 use base::Random;
-use batch::{BatchView, HEADER_SIZE, Records, inflate};
-use perf::client::Connection;
+use batch::{BatchView, Batches, Records, inflate};
+use perf::client::{Connection, fetch_request};
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
-use wire::messages::FetchRequest;
-use wire::messages::fetch_request::{FetchPartition, FetchTopic};
-use wire::{ErrorCode, KafkaString};
+use wire::ErrorCode;
 
 const FETCH_VERSION: i16 = 12;
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -71,16 +69,7 @@ fn read_partition(
         if Instant::now() > until {
             return Err(format!("partition {partition} cannot be read past record {next}").into());
         }
-        let wanted =
-            FetchPartition { partition, fetch_offset: next as i64, partition_max_bytes: 4 << 20, ..Default::default() };
-        let wanted = FetchTopic { topic: KafkaString::from(topic), partitions: vec![wanted], ..Default::default() };
-        let request = FetchRequest {
-            max_wait_ms: 100,
-            min_bytes: 1,
-            max_bytes: 4 << 20,
-            topics: vec![wanted],
-            ..Default::default()
-        };
+        let request = fetch_request(topic, partition, next as i64, 4 << 20, Duration::from_millis(100));
         let answer = connection.call(FETCH_VERSION, &request)?;
         let Some(told) = answer.responses.first().and_then(|topic| topic.partitions.first()) else {
             return Err("an answer without the partition".into());
@@ -101,16 +90,9 @@ fn read_partition(
 
 /// Checks whole batches from record `next` on; returns the number after the last.
 fn read_batches(bytes: &[u8], partition: i32, mut next: u64) -> Result<u64> {
-    let mut rest = bytes;
-    while rest.len() >= HEADER_SIZE {
-        let length = rest[8..12].try_into().map(i32::from_be_bytes)?;
-        let size = usize::try_from(length)? + 12;
-        if size > rest.len() {
-            break;
-        }
-        let (batch, after) = rest.split_at(size);
-        rest = after;
-        let view = BatchView::parse_whole(batch).map_err(|error| format!("partition {partition}: {error}"))?;
+    for batch in Batches::new(bytes) {
+        let view = batch.and_then(|batch| BatchView::parse_whole(batch.bytes()));
+        let view = view.map_err(|error| format!("partition {partition}: {error}"))?;
         let header = view.header();
         let body = inflate(view.codec()?, view.body(), INFLATED_MAX).map_err(|error| error.to_string())?;
         for record in Records::new(&body, view.records_count()) {

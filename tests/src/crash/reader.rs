@@ -1,14 +1,12 @@
 //! A consumer that reads the first partition's end all the time, and counts what disturbed it.
 
 use crate::Result;
-use perf::client::{CallError, Connection};
+use perf::client::{CallError, Connection, fetch_request};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
-use wire::messages::FetchRequest;
-use wire::messages::fetch_request::{FetchPartition, FetchTopic};
 
 const FETCH_VERSION: i16 = 12;
 const ANSWER: Duration = Duration::from_secs(20);
@@ -79,16 +77,7 @@ fn read(
 ) -> std::result::Result<(), CallError> {
     let mut connection = Connection::open(address, ANSWER)?;
     while !shared.stop.load(Ordering::Acquire) {
-        let wanted =
-            FetchPartition { partition: 0, fetch_offset: *offset, partition_max_bytes: 1 << 20, ..Default::default() };
-        let wanted = FetchTopic { topic: topic.into(), partitions: vec![wanted], ..Default::default() };
-        let request = FetchRequest {
-            max_wait_ms: 50,
-            min_bytes: 1,
-            max_bytes: 1 << 20,
-            topics: vec![wanted],
-            ..Default::default()
-        };
+        let request = fetch_request(topic, 0, *offset, 1 << 20, Duration::from_millis(50));
         let answer = connection.call(FETCH_VERSION, &request)?;
         let told = answer.responses.first().and_then(|topic| topic.partitions.first());
         let told = told.filter(|told| told.error_code == 0 && answer.error_code == 0);

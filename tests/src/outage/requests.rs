@@ -4,6 +4,7 @@ use crate::crash::check::value_of;
 use base::{ProducerEpoch, ProducerId, Sequence, WallMillis};
 use batch::{BatchBuilder, BatchProducer};
 use bytes::Bytes;
+use std::time::Duration;
 use wire::messages::*;
 use wire::{KafkaString, RequestKind};
 
@@ -53,9 +54,7 @@ fn metadata(topic: &str) -> MetadataRequest {
 }
 
 fn fetch() -> FetchRequest {
-    let partition = fetch_request::FetchPartition { partition_max_bytes: 1 << 20, ..Default::default() };
-    let topic = fetch_request::FetchTopic { topic: text(TOPIC), partitions: vec![partition], ..Default::default() };
-    FetchRequest { max_wait_ms: 100, min_bytes: 1, max_bytes: 1 << 20, topics: vec![topic], ..Default::default() }
+    perf::client::fetch_request(TOPIC, 0, 0, 1 << 20, Duration::from_millis(100))
 }
 
 fn list_offsets() -> ListOffsetsRequest {

@@ -4,7 +4,7 @@
 use crate::Result;
 use crate::crash::check::value_of;
 use base::{Offset, WallMillis};
-use batch::{BatchBuilder, BatchView, HEADER_SIZE, Records};
+use batch::{BatchBuilder, BatchView, Batches, Records};
 use bytes::Bytes;
 use perf::client::{CallError, Connection};
 use std::net::SocketAddr;
@@ -196,16 +196,10 @@ fn accepted(partition: i32, code: i16) -> std::result::Result<bool, Trouble> {
 /// The record at the known offset is the one that was there before; the new one stands where it was acknowledged, if the
 /// answer reaches so far.
 fn check_records(bytes: &[u8], known: &Known, produced: i64) -> std::result::Result<(), String> {
-    let (mut rest, mut seen) = (bytes, false);
-    while rest.len() >= HEADER_SIZE {
-        let length = i32::from_be_bytes([rest[8], rest[9], rest[10], rest[11]]);
-        let size = usize::try_from(length).map_err(|error| error.to_string())? + 12;
-        if size > rest.len() {
-            break;
-        }
-        let (batch, after) = rest.split_at(size);
-        rest = after;
-        let view = BatchView::parse_whole(batch).map_err(|error| format!("partition {}: {error}", known.partition))?;
+    let mut seen = false;
+    for batch in Batches::new(bytes) {
+        let view = batch.and_then(|batch| BatchView::parse_whole(batch.bytes()));
+        let view = view.map_err(|error| format!("partition {}: {error}", known.partition))?;
         for record in Records::new(view.body(), view.records_count()) {
             let record = record.map_err(|error| error.to_string())?;
             let Offset(offset) = view.header().offset_at(record.offset_delta);

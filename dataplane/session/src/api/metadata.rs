@@ -82,6 +82,11 @@ enum Asked {
     Invalid(ErrorCode),
 }
 
+/// Whether the request is about every topic there is.
+pub fn asks_for_all(request: &MetadataRequest, version: i16) -> bool {
+    matches!(topics_asked(request, version), Asked::All)
+}
+
 fn topics_asked(request: &MetadataRequest, version: i16) -> Asked {
     let Some(topics) = &request.topics else { return Asked::All };
     if version == 0 && topics.is_empty() {
