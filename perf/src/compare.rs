@@ -71,6 +71,8 @@ pub fn window(broker: &dyn Broker, brokers: &[u32], core: usize, options: &Optio
     let ours: BTreeSet<u32> = brokers.iter().copied().chain([std::process::id()]).collect();
     let options = Options { bootstrap: broker.address(), ..options.clone() };
     load::prepare(&options)?;
+    // What earlier windows left in the page cache, one broker's more than the other's, is not written in this one.
+    rustix::fs::sync();
     let mut before = None;
     let outcome = load::run(&options, || before = Some(read(&pids, &ours, core)))?;
     let before = before.ok_or("the counted part never began")??;

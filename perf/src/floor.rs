@@ -7,7 +7,8 @@ use hdrhistogram::Histogram;
 use rustix::fs::{Mode, OFlags, fdatasync, open};
 use rustix::io::pwrite;
 use std::io;
-use std::path::Path;
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 const BLOCK: usize = 4096;
@@ -15,24 +16,41 @@ const FILE_SIZE: usize = 64 << 20;
 /// As much as one commit of a journal holds.
 const WRITE_MAX: usize = 1 << 20;
 
-/// Writes records of `size` bytes at `rate` a second to a file in `folder`, past the page cache, and flushes; latencies are
-/// in microseconds from the due time.
-pub fn measure(folder: &Path, size: usize, rate: f64, duration: Duration) -> io::Result<Histogram<u64>> {
-    let path = folder.join("floor");
-    let outcome = measure_on(&path, size, rate, duration);
-    std::fs::remove_file(&path)?;
-    outcome
+/// A file whose blocks were written before: what flushes cost that change no metadata. It is made once: a file that goes
+/// is a journal's commit and a discard of its blocks, in the middle of whatever is measured next.
+pub struct Floor {
+    path: PathBuf,
+    file: OwnedFd,
 }
 
-fn measure_on(path: &Path, size: usize, rate: f64, duration: Duration) -> io::Result<Histogram<u64>> {
-    // Blocks that were written before: what flushes cost that change no metadata.
-    let file = std::fs::File::create(path)?;
-    let content = vec![0x5a; WRITE_MAX];
-    for position in (0..FILE_SIZE).step_by(WRITE_MAX) {
-        pwrite(&file, &content, position as u64)?;
+impl Floor {
+    pub fn make(folder: &Path) -> io::Result<Floor> {
+        let path = folder.join(format!("floor-{}", std::process::id()));
+        let file = std::fs::File::create(&path)?;
+        let content = vec![0x5a; WRITE_MAX];
+        for position in (0..FILE_SIZE).step_by(WRITE_MAX) {
+            pwrite(&file, &content, position as u64)?;
+        }
+        file.sync_all()?;
+        let file = open(&path, OFlags::RDWR | OFlags::DIRECT | OFlags::CLOEXEC, Mode::empty())?;
+        Ok(Floor { path, file })
     }
-    file.sync_all()?;
-    let file = open(path, OFlags::RDWR | OFlags::DIRECT | OFlags::CLOEXEC, Mode::empty())?;
+
+    /// Writes records of `size` bytes at `rate` a second, past the page cache, and flushes; latencies are in
+    /// microseconds from the due time.
+    pub fn measure(&self, size: usize, rate: f64, duration: Duration) -> io::Result<Histogram<u64>> {
+        measure_on(&self.file, size, rate, duration)
+    }
+}
+
+impl Drop for Floor {
+    fn drop(&mut self) {
+        // Left behind it is 64 MiB in a folder for what is temporary.
+        let _ = std::fs::remove_file(&self.path);
+    }
+}
+
+fn measure_on(file: &OwnedFd, size: usize, rate: f64, duration: Duration) -> io::Result<Histogram<u64>> {
     let memory = vec![0x5a; WRITE_MAX + BLOCK];
     let aligned = memory.as_ptr().align_offset(BLOCK);
     let memory = &memory[aligned..aligned + WRITE_MAX];
@@ -52,8 +70,8 @@ fn measure_on(path: &Path, size: usize, rate: f64, duration: Duration) -> io::Re
         if position + bytes > FILE_SIZE {
             position = 0;
         }
-        pwrite(&file, &memory[..bytes], position as u64)?;
-        fdatasync(&file)?;
+        pwrite(file, &memory[..bytes], position as u64)?;
+        fdatasync(file)?;
         position += bytes;
         let end = start.elapsed();
         for number in done..done + count {

@@ -4,7 +4,7 @@
 
 use clap::Parser;
 use perf::compare::{self, Row, Window};
-use perf::floor;
+use perf::floor::Floor;
 use perf::load::Options;
 use perf::nodes::reference::{Kafka, Wishes};
 use perf::nodes::subject::Pollux;
@@ -139,6 +139,7 @@ fn options(arguments: &Arguments, scenario: &Scenario, kafka: bool) -> Options {
 struct Pair {
     kafka: Kafka,
     pollux: Option<Pollux>,
+    floor: Floor,
 }
 
 /// The reference's code is compiled while it runs: windows that are not counted go on until the CPU time of a request
@@ -163,7 +164,7 @@ impl Pair {
         };
         let kafka = Kafka::start_new(&wishes)?;
         let pollux = if arguments.kafka_only { None } else { Some(Pollux::start_new(&wishes)?) };
-        Ok(Pair { kafka, pollux })
+        Ok(Pair { kafka, pollux, floor: Floor::make(&std::env::temp_dir())? })
     }
 
     fn pids(&self) -> Result<Vec<u32>> {
@@ -220,14 +221,18 @@ impl Pair {
 const OVERHEAD: usize = 150;
 
 /// What the device alone does at the scenario's rate, on the brokers' core, while both are idle.
-fn device_floor(arguments: &Arguments, scenario: &Scenario) -> Result<()> {
+fn device_floor(arguments: &Arguments, scenario: &Scenario, floor: &Floor) -> Result<()> {
     let (core, rate) = (arguments.broker_core, scenario.pollux_rate);
     let duration = Duration::from_secs_f64(arguments.duration);
-    let measuring = std::thread::spawn(move || {
-        process::pin_to(core)?;
-        floor::measure(&std::env::temp_dir(), 1024 + OVERHEAD, rate, duration)
+    rustix::fs::sync();
+    let measured = std::thread::scope(|scope| {
+        let measuring = scope.spawn(|| {
+            process::pin_to(core)?;
+            floor.measure(1024 + OVERHEAD, rate, duration)
+        });
+        measuring.join()
     });
-    let latencies = measuring.join().map_err(|_| "the measurement of the device panicked")??;
+    let latencies = measured.map_err(|_| "the measurement of the device panicked")??;
     print!("  device ");
     for (name, percentile) in perf::report::PERCENTILES {
         print!(" {name} {}", latencies.value_at_percentile(percentile));
@@ -247,7 +252,7 @@ fn scenario(arguments: &Arguments, scenario: &Scenario, pair: &Pair) -> Result<u
     let (mut kept, mut dropped) = (Vec::new(), 0);
     for number in 0..arguments.pairs {
         if scenario.durability == "flush" {
-            device_floor(arguments, scenario)?;
+            device_floor(arguments, scenario, &pair.floor)?;
         }
         // Each goes first as often as the other.
         let kafka_first = number % 2 == 0;
