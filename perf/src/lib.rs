@@ -13,6 +13,7 @@ pub mod client;
 pub mod compare;
 pub mod floor;
 pub mod load;
+pub mod loopback;
 pub mod nodes;
 pub mod process;
 pub mod report;

@@ -20,7 +20,7 @@ use wire::messages::{CreateTopicsRequest, MetadataRequest, ProduceRequest, Produ
 use wire::{ApiKey, Decoder, ErrorCode, KafkaString, Message, read_response_header};
 
 /// The newest version that names topics by name, so that one frame fits every broker.
-const PRODUCE_VERSION: i16 = 11;
+pub(crate) const PRODUCE_VERSION: i16 = 11;
 const CREATE_TOPICS_VERSION: i16 = 7;
 const PATIENCE: Duration = Duration::from_secs(30);
 /// How long answers may still come after the last request was sent.
@@ -122,13 +122,10 @@ struct Lane {
 }
 
 /// Where the correlation id stands: after the size, the API key and the version.
-const CORRELATION_AT: usize = 8;
+pub(crate) const CORRELATION_AT: usize = 8;
 
 impl Lane {
-    fn open(options: &Options, index: usize, random: &mut Random) -> Result<Lane, CallError> {
-        let mut connection = Connection::open(options.bootstrap, PATIENCE)?;
-        connection.call(3, &crate::client::api_versions_request())?;
-        let stream = connection.into_stream();
+    fn over(stream: TcpStream, options: &Options, index: usize, random: &mut Random) -> Result<Lane, CallError> {
         stream.set_nonblocking(true)?;
         let partition = (index as i32) % options.partitions;
         let frame = produce_frame(options, partition, random)?;
@@ -257,13 +254,28 @@ pub(crate) fn histogram() -> Histogram<u64> {
 
 /// Runs the load. `measuring` is called once, when the counted part begins.
 pub fn run(options: &Options, measuring: impl FnOnce()) -> Result<Outcome, CallError> {
+    let open = |_| {
+        let mut connection = Connection::open(options.bootstrap, PATIENCE)?;
+        connection.call(3, &crate::client::api_versions_request())?;
+        Ok(connection.into_stream())
+    };
+    let streams: Result<Vec<TcpStream>, CallError> = (0..options.connections).map(open).collect();
+    run_over(streams?, options, measuring)
+}
+
+/// Runs the load over connections that stand.
+pub(crate) fn run_over(
+    streams: Vec<TcpStream>,
+    options: &Options,
+    measuring: impl FnOnce(),
+) -> Result<Outcome, CallError> {
     assert!(options.acks != 0, "without answers there is no latency");
     assert!(options.connections > 0 && options.partitions > 0, "somewhere to send to");
     let mut random = Random::from_seed(options.seed);
-    let mut lanes = Vec::new();
-    for index in 0..options.connections {
-        lanes.push(Lane::open(options, index, &mut random)?);
-    }
+    let lanes = streams.into_iter().enumerate();
+    let lanes: Result<Vec<Lane>, CallError> =
+        lanes.map(|(index, stream)| Lane::over(stream, options, index, &mut random)).collect();
+    let mut lanes = lanes?;
     let mut schedule = Schedule::new(options.arrivals, options.rate, random);
     let outcome = Outcome {
         latencies: histogram(),

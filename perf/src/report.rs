@@ -69,7 +69,7 @@ pub fn text(options: &Options, outcome: &Outcome, spent: Option<Spent>) -> Strin
     for (name, percentile) in PERCENTILES {
         let _ = write!(line, " {name} {}", latencies.value_at_percentile(percentile));
     }
-    let _ = write!(line, " max {} us", latencies.max());
+    let _ = write!(line, " max {} us (sent late: p99 {})", latencies.max(), outcome.lateness.value_at_percentile(99.0));
     if let Some(spent) = spent {
         let _ = write!(line, "; broker {:.1} us CPU a request", cpu_per_request(outcome, spent));
     }

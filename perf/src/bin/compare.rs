@@ -3,9 +3,11 @@
 #![forbid(unsafe_code)]
 
 use clap::Parser;
+use hdrhistogram::Histogram;
 use perf::compare::{self, Row, Window};
 use perf::floor::Floor;
 use perf::load::Options;
+use perf::loopback;
 use perf::nodes::reference::{Kafka, Wishes};
 use perf::nodes::subject::Pollux;
 use perf::nodes::{Broker, Result, java};
@@ -220,24 +222,32 @@ impl Pair {
 /// The record, its batch and its commit take about so much more than its value.
 const OVERHEAD: usize = 150;
 
-/// What the device alone does at the scenario's rate, on the brokers' core, while both are idle.
-fn device_floor(arguments: &Arguments, scenario: &Scenario, floor: &Floor) -> Result<()> {
+/// What the machine alone makes of the scenario, while both brokers are idle: sockets and the scheduler, and for a promise
+/// about the medium the device.
+fn machine(arguments: &Arguments, scenario: &Scenario, floor: &Floor) -> Result<()> {
     let (core, rate) = (arguments.broker_core, scenario.pollux_rate);
-    let duration = Duration::from_secs_f64(arguments.duration);
+    let told = |what: &str, latencies: &Histogram<u64>, how: &str| {
+        print!("  {what:6}");
+        for (name, percentile) in perf::report::PERCENTILES {
+            print!(" {name} {}", latencies.value_at_percentile(percentile));
+        }
+        println!(" max {} us: {how}", latencies.max());
+    };
     rustix::fs::sync();
+    let outcome = loopback::measure(core, &options(arguments, scenario, false))?;
+    told("socket", &outcome.latencies, "a thread on the brokers' core that answers and does nothing else");
+    if scenario.durability != "flush" {
+        return Ok(());
+    }
     let measured = std::thread::scope(|scope| {
         let measuring = scope.spawn(|| {
             process::pin_to(core)?;
-            floor.measure(1024 + OVERHEAD, rate, duration)
+            floor.measure(1024 + OVERHEAD, rate, Duration::from_secs_f64(arguments.duration))
         });
         measuring.join()
     });
     let latencies = measured.map_err(|_| "the measurement of the device panicked")??;
-    print!("  device ");
-    for (name, percentile) in perf::report::PERCENTILES {
-        print!(" {name} {}", latencies.value_at_percentile(percentile));
-    }
-    println!(" max {} us: one write and one flush at a time, for all that is due", latencies.max());
+    told("device", &latencies, "one write and one flush at a time, for all that is due");
     Ok(())
 }
 
@@ -251,9 +261,7 @@ fn scenario(arguments: &Arguments, scenario: &Scenario, pair: &Pair) -> Result<u
     }
     let (mut kept, mut dropped) = (Vec::new(), 0);
     for number in 0..arguments.pairs {
-        if scenario.durability == "flush" {
-            device_floor(arguments, scenario, &pair.floor)?;
-        }
+        machine(arguments, scenario, &pair.floor)?;
         // Each goes first as often as the other.
         let kafka_first = number % 2 == 0;
         let first = pair.window(arguments, scenario, kafka_first)?;
