@@ -191,6 +191,11 @@ impl Connection {
         self.stream.try_clone()
     }
 
+    /// For looking at what the socket holds.
+    pub fn stream(&self) -> &TcpStream {
+        &self.stream
+    }
+
     /// For drivers that poll the socket themselves.
     pub fn into_stream(self) -> TcpStream {
         self.stream

@@ -12,6 +12,7 @@ pub mod full;
 pub mod hosts_disk;
 pub mod idle;
 pub mod neighbours;
+pub mod unreading;
 
 use crate::Result;
 use crate::node::Broker;

@@ -1,6 +1,7 @@
 //! Consumers that never read what they asked for and a producer of decompression bombs, beside a steady load: windows
 //! with and without them in turn, in one run.
 
+use super::unreading::{Consumers, Wanted};
 use super::{MIB, PATIENCE, bombs, held};
 use crate::node::Broker;
 use crate::reference::Wishes;
@@ -14,24 +15,26 @@ use perf::client::Connection;
 use perf::load::{self, Options, Outcome};
 use perf::process;
 use perf::schedule::Arrivals;
-use std::net::{SocketAddr, TcpStream};
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use wire::KafkaString;
-use wire::messages::fetch_request::{FetchPartition, FetchTopic};
+use wire::messages::ProduceRequest;
 use wire::messages::produce_request::{PartitionProduceData, TopicProduceData};
-use wire::messages::{FetchRequest, ProduceRequest};
 
 const LOAD_TOPIC: &str = "load";
 const OLD_TOPIC: &str = "old";
 const BOMB_TOPIC: &str = "bombs";
 const LOAD_PARTITIONS: i32 = 4;
-/// What a consumer that does not read takes into its socket.
-const RECEIVE_BUFFER: usize = 8 << 10;
-/// One more request behind the unread answer, for some of them, every so often.
-const NEXT_REQUEST: Duration = Duration::from_millis(20);
+/// What the load's topic has before the first window, so that consumers find enough in it however slow the load was.
+const LOAD_MIB_FIRST: u64 = 16;
+/// Every second consumer asks for old data, the others for the load's own.
+const WANTED: [Wanted; 2] = [
+    Wanted { topic: OLD_TOPIC, partitions: LOAD_PARTITIONS, offsets: 2000 },
+    Wanted { topic: LOAD_TOPIC, partitions: LOAD_PARTITIONS, offsets: 250 },
+];
 
 #[derive(Clone, Debug)]
 pub struct Plan {
@@ -58,7 +61,8 @@ pub fn run(plan: &Plan) -> Result<()> {
     topics::create(&mut raw, LOAD_TOPIC, LOAD_PARTITIONS, &[])?;
     topics::create(&mut raw, OLD_TOPIC, LOAD_PARTITIONS, &[])?;
     topics::create(&mut raw, BOMB_TOPIC, 1, &[])?;
-    fill(address, plan.old)?;
+    fill(address, OLD_TOPIC, plan.old)?;
+    fill(address, LOAD_TOPIC, LOAD_MIB_FIRST)?;
     if let Some(core) = plan.client_core {
         process::pin_to(core)?;
     }
@@ -186,7 +190,7 @@ impl Peak {
 }
 
 /// Writes old data: large batches, acknowledged, so that most of it is on the device only.
-fn fill(address: SocketAddr, mebibytes: u64) -> Result<()> {
+fn fill(address: SocketAddr, topic: &str, mebibytes: u64) -> Result<()> {
     let mut connection = Connection::open(address, PATIENCE)?;
     let mut value = vec![0; 900 << 10];
     let mut random = Random::from_seed(3);
@@ -200,7 +204,7 @@ fn fill(address: SocketAddr, mebibytes: u64) -> Result<()> {
         let index = (number % LOAD_PARTITIONS as u64) as i32;
         let data = PartitionProduceData { index, records: Some(records), ..Default::default() };
         let topic =
-            TopicProduceData { name: KafkaString::from(OLD_TOPIC), partition_data: vec![data], ..Default::default() };
+            TopicProduceData { name: KafkaString::from(topic), partition_data: vec![data], ..Default::default() };
         let request = ProduceRequest { acks: -1, timeout_ms: 30_000, topic_data: vec![topic], ..Default::default() };
         let answer = connection.call(11, &request)?;
         let code = answer.responses.first().and_then(|topic| topic.partition_responses.first()).map(|p| p.error_code);
@@ -213,27 +217,16 @@ fn fill(address: SocketAddr, mebibytes: u64) -> Result<()> {
 
 struct Enemies {
     stop: Arc<AtomicBool>,
-    consumers: JoinHandle<Result<Vec<TcpStream>>>,
+    consumers: Consumers,
     bombs: JoinHandle<Result<bombs::Answers>>,
 }
 
 impl Enemies {
     fn start(address: SocketAddr, plan: &Plan, seed: u64) -> Result<Enemies> {
+        let began = Instant::now();
+        let consumers = Consumers::start(address, plan.consumers, &WANTED, seed)?;
+        println!("  {} consumers hold the beginning of an answer after {:.1?}", plan.consumers, began.elapsed());
         let stop = Arc::new(AtomicBool::new(false));
-        let mut consumers = Vec::new();
-        for number in 0..plan.consumers {
-            consumers.push(unreading(address, number, seed)?);
-        }
-        let told = stop.clone();
-        let consumers = std::thread::spawn(move || {
-            let mut numbers = (0..consumers.len()).cycle();
-            while !told.load(Ordering::Acquire) {
-                let number = numbers.next().ok_or("there are consumers")?;
-                ask(&mut consumers[number], number, seed.wrapping_add(7))?;
-                std::thread::sleep(NEXT_REQUEST);
-            }
-            Ok(consumers.into_iter().map(Connection::into_stream).collect())
-        });
         let (told, without) = (stop.clone(), plan.without_bombs);
         let bombs = std::thread::spawn(move || match without {
             true => Ok(bombs::Answers::new()),
@@ -245,65 +238,10 @@ impl Enemies {
     /// Ends them, and shows that they did what they are for.
     fn finish(self) -> Result<()> {
         self.stop.store(true, Ordering::Release);
-        let streams = self.consumers.join().map_err(|_| "a consumer panicked")??;
+        self.consumers.finish()?;
         let answers = self.bombs.join().map_err(|_| "the producer of bombs panicked")??;
-        let (mut unread, mut owed, mut there) = (0, 0u64, 0u64);
-        for stream in &streams {
-            stream.set_nonblocking(true)?;
-            let mut front = vec![0; 4 * RECEIVE_BUFFER];
-            let Ok(count) = stream.peek(&mut front) else { continue };
-            if let Some(size) = front[..count].first_chunk().map(|size| i32::from_be_bytes(*size)) {
-                let size = u64::try_from(size).unwrap_or(0) + 4;
-                unread += usize::from(size > count as u64);
-                owed += size;
-                there += count as u64;
-            }
-        }
-        println!(
-            "  {unread} of {} consumers hold an unread response; {} MiB are owed, {} MiB are in their sockets",
-            streams.len(),
-            owed / MIB,
-            there / MIB
-        );
         let told: Vec<String> = answers.iter().map(|((name, told), count)| format!("{name}: {told} {count}")).collect();
         println!("  bombs: {}", told.join(", "));
-        if unread * 10 < streams.len() * 9 {
-            return Err(format!("only {unread} of {} consumers hold an unread response", streams.len()).into());
-        }
         Ok(())
     }
-}
-
-/// A consumer that has asked and will not read; every second one asks for old data, the others for the newest.
-fn unreading(address: SocketAddr, number: usize, seed: u64) -> Result<Connection> {
-    let stream = TcpStream::connect_timeout(&address, PATIENCE)?;
-    rustix::net::sockopt::set_socket_recv_buffer_size(&stream, RECEIVE_BUFFER)?;
-    let mut connection = Connection::over(stream, PATIENCE)?;
-    ask(&mut connection, number, seed)?;
-    Ok(connection)
-}
-
-fn ask(connection: &mut Connection, number: usize, seed: u64) -> Result<()> {
-    let mut random = Random::from_seed(seed ^ number as u64);
-    let (topic, fetch_offset) = if number.is_multiple_of(2) {
-        (OLD_TOPIC, random.below(20) as i64 * 100)
-    } else {
-        (LOAD_TOPIC, random.below(2000) as i64)
-    };
-    let partition = FetchPartition {
-        partition: (number as i32 / 2) % LOAD_PARTITIONS,
-        fetch_offset,
-        partition_max_bytes: i32::MAX,
-        ..Default::default()
-    };
-    let topic = FetchTopic { topic: KafkaString::from(topic), partitions: vec![partition], ..Default::default() };
-    let request = FetchRequest {
-        max_wait_ms: 30_000,
-        min_bytes: 1 << 20,
-        max_bytes: i32::MAX,
-        topics: vec![topic],
-        ..Default::default()
-    };
-    connection.send(12, &request)?;
-    Ok(())
 }
