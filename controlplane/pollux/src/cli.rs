@@ -41,7 +41,7 @@ pub enum Command {
     Dump(crate::media::DumpArgs),
     /// Write a partition of a stopped node as a segment file of Apache Kafka's.
     Export(crate::media::RangeArgs),
-    /// Make a new partition of a segment file in a stopped node's namespace.
+    /// Fill a new partition, or one that never had a record, from a segment file in a stopped node's namespace.
     Import(crate::media::ExportArgs),
     /// Say the version and what it speaks.
     Version,

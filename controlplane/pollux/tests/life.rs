@@ -156,3 +156,14 @@ fn settings_are_refused_with_the_line_and_the_reason() {
     assert!(log.contains("num.partitions") && log.contains('2'), "{log}");
     assert!(!folder.0.join("data/namespace").exists(), "nothing was formatted");
 }
+
+#[test]
+fn a_directory_that_cannot_be_made_is_named() {
+    let folder = Folder::new();
+    let file = folder.0.join("file");
+    fs::write(&file, "no directory").expect("written");
+    let mut node = Running::start(&file.join("data"), &[]);
+    assert!(!node.wait_end().success());
+    let log = node.log();
+    assert!(log.contains(&file.join("data").display().to_string()), "{log}");
+}

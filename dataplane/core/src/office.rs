@@ -237,7 +237,7 @@ impl<S: Streams, N: Namespace, O: Offload> Core<S, N, O> {
             Message::Keeper(request) => office.log_keeper.on_request(now, request),
             Message::Stopped => {
                 office.stop_waiting = office.stop_waiting.saturating_sub(1);
-                if office.stop_waiting == 0 {
+                if office.has_stopped() {
                     office.link.stage(&Up::Stopped);
                 }
             }
@@ -538,7 +538,7 @@ impl<S: Streams, N: Namespace, O: Offload> Core<S, N, O> {
         if !self.stopping {
             office.stop_waiting = self.mesh.cores();
             self.mesh.send_all(|| Message::Stop);
-        } else if office.stop_waiting == 0 {
+        } else if office.has_stopped() {
             office.link.stage(&Up::Stopped);
         }
     }

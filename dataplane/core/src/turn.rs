@@ -104,6 +104,13 @@ pub struct Office {
     pub calibrating: Calibrating,
 }
 
+impl Office {
+    /// Every core has stopped, and the copies of the superblock agree.
+    pub(crate) fn has_stopped(&self) -> bool {
+        self.stop_waiting == 0 && !self.log_keeper.is_updating()
+    }
+}
+
 /// Lists that live as long as the loop, so that a turn allocates nothing for them.
 #[derive(Default)]
 pub struct Scratch {
@@ -307,8 +314,13 @@ impl<S: Streams, N: Namespace, O: Offload> Core<S, N, O> {
         let mut events = std::mem::take(&mut self.scratch.log_events);
         match &mut self.office {
             Some(office) if nvme_log::Keeper::owns(completion.token) => {
+                let was_updating = office.log_keeper.is_updating();
                 if let Err(error) = office.log_keeper.on_completion(now, &completion) {
                     self.store.stop_namespace(StopReason::Superblock(error));
+                }
+                if self.stopping && was_updating && office.has_stopped() {
+                    // The cores were done before the superblock was.
+                    office.link.stage(&link::Up::Stopped);
                 }
             }
             _ => self.store.on_completion(now, completion, &mut events),
@@ -431,7 +443,7 @@ impl<S: Streams, N: Namespace, O: Offload> Core<S, N, O> {
         self.stopped
             && self.mesh.is_empty()
             && !self.mesh.is_congested()
-            && self.office.as_ref().is_none_or(|office| office.stop_waiting == 0)
+            && self.office.as_ref().is_none_or(|office| office.has_stopped())
     }
 
     pub(crate) fn on_outcome(&mut self, now: Now, outcome: Outcome) {

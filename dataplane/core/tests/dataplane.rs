@@ -375,9 +375,9 @@ fn a_backlog_larger_than_the_caches_is_read_to_its_end() {
     let mut plane = ControlPlane::connect(&directory.0);
     plane.state(10, 0, 1);
     let mut client = Client::connect(&dataplane);
-    let text = "y".repeat(16_000);
+    let text = "y".repeat(64_000);
     let batch = records(&[&text]);
-    let total = 6_000;
+    let total = 1_000;
     for offset in 0..total {
         assert_eq!(client.produce(0, batch.clone()).base_offset, offset);
     }

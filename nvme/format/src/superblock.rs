@@ -3,7 +3,7 @@
 use crate::codec::{Malformed, Reader, Sink};
 use crate::crc;
 use crate::region::{RegionMap, SUPERBLOCK_COPIES};
-use base::{BLOCK_SIZE, NodeId, Uuid};
+use base::{BLOCK_SIZE, Block, NodeId, Uuid};
 
 const MAGIC: u64 = u64::from_le_bytes(*b"POLLUXSB");
 const VERSION: u32 = 1;
@@ -168,10 +168,51 @@ pub fn read(blocks: [&[u8]; SUPERBLOCK_COPIES]) -> Reading {
     if copies.iter().all(stored_nothing) && present <= 1 { Reading::Empty } else { Reading::Unreadable }
 }
 
+/// Where the copies of a superblock lie, one beside the other as they are numbered.
+pub type Places = [Block; SUPERBLOCK_COPIES];
+
+/// Where the copies lie by the word of those at the start, whose places never change. A namespace that was enlarged since
+/// its format is found by them, whatever its size is now.
+pub fn places_named(start: [&[u8]; 2]) -> Vec<Places> {
+    let mut named = Vec::new();
+    for (copy, block) in [0, 2].into_iter().zip(start) {
+        let places = Superblock::decode(block, copy).map(|superblock| superblock.map.superblock_copies());
+        named.extend(places.ok().filter(|places| !named.contains(places)));
+    }
+    named
+}
+
+/// Decides among all places that were looked at in a namespace of `blocks`; gives the index of those that count.
+/// Copies that say they lie elsewhere are none, unless it is beyond the end: then the namespace shrank, as whoever opens
+/// it has to say. Places that a copy at the start speaks for come before any others: at those a client's record may lie,
+/// and look like a superblock.
+pub fn choose(blocks: u64, looked_at: impl IntoIterator<Item = (Places, Reading)>) -> (usize, Reading) {
+    let mut best = (0, Reading::Empty);
+    for (index, (places, reading)) in looked_at.into_iter().enumerate() {
+        let Reading::Present { superblock, differing } = &reading else {
+            if reading == Reading::Unreadable && best.1 == Reading::Empty {
+                best = (index, reading);
+            }
+            continue;
+        };
+        let own = superblock.map.superblock_copies();
+        let lies_here = own == places || superblock.map.superblocks_end.0 > blocks;
+        let from_start = !(differing.contains(&0) && differing.contains(&2));
+        if lies_here && from_start {
+            return (index, reading);
+        }
+        if !matches!(best.1, Reading::Present { .. }) {
+            best = (index, if lies_here { reading } else { Reading::Unreadable });
+        }
+    }
+    best
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::region::{Plan, RING_DEFAULT};
+    use crate::region::{Plan, RING_DEFAULT, superblock_candidates};
+    use std::collections::BTreeMap;
 
     fn superblock(sequence: u64) -> Superblock {
         let plan = Plan { blocks: 1 << 16, blocks_max: 1 << 16, cpus: 2, ring_bytes: RING_DEFAULT };
@@ -216,6 +257,65 @@ mod tests {
             let Reading::Present { superblock: read, .. } = reading(copies) else { panic!("{second}") };
             assert_eq!(read.sequence, 2);
         }
+    }
+
+    /// A medium of which only the superblocks count: what an opening finds after the namespace's size became `blocks`.
+    fn found(blocks: u64, stored: &BTreeMap<u64, Vec<u8>>) -> Reading {
+        let zeroes = vec![0; BLOCK_SIZE];
+        let block = |at: Block| stored.get(&at.0).unwrap_or(&zeroes).as_slice();
+        let mut places = places_named([block(Block(0)), block(Block(1))]);
+        places.retain(|places| places.iter().all(|place| place.0 < blocks));
+        places.extend(superblock_candidates(blocks));
+        choose(blocks, places.into_iter().map(|places| (places, read(places.map(block))))).1
+    }
+
+    fn stored(superblock: &Superblock, copies: &[usize]) -> BTreeMap<u64, Vec<u8>> {
+        let places = superblock.map.superblock_copies();
+        copies.iter().map(|copy| (places[*copy].0, superblock.encode(*copy))).collect()
+    }
+
+    #[test]
+    fn an_enlarged_namespace_is_found_by_what_its_start_says() {
+        let before = Superblock { blocks: 50_000, ..superblock(3) };
+        let plan = Plan { blocks: 50_000, blocks_max: 50_000, cpus: 2, ring_bytes: RING_DEFAULT };
+        let before = Superblock { map: RegionMap::compute(plan).expect("large enough"), ..before };
+        for blocks in [50_000, 60_000, 1 << 19] {
+            let Reading::Present { superblock, differing } = found(blocks, &stored(&before, &[0, 1, 2, 3])) else {
+                panic!("{blocks}")
+            };
+            assert_eq!((&*superblock, differing), (&before, vec![]));
+        }
+        // An update was cut after its first pair: neither pair has two equal copies.
+        let mut cut = stored(&before, &[0, 1, 2, 3]);
+        let after = Superblock { sequence: 4, ..before.clone() };
+        cut.extend(stored(&after, &[0, 1]));
+        let Reading::Present { superblock, differing } = found(60_000, &cut) else { panic!("cut") };
+        assert_eq!((&*superblock, differing), (&after, vec![2, 3]));
+        // One that shrank is no unreadable one.
+        assert!(matches!(found(40_000, &stored(&before, &[0, 1, 2, 3])), Reading::Present { .. }));
+    }
+
+    #[test]
+    fn bytes_that_look_like_a_superblock_do_not_count_beside_the_start() {
+        let real = superblock(3);
+        let small = Plan { blocks: 1 << 15, blocks_max: 1 << 15, cpus: 2, ring_bytes: RING_DEFAULT };
+        let forged =
+            Superblock { sequence: 99, map: RegionMap::compute(small).expect("large enough"), ..superblock(3) };
+        let mut medium = stored(&real, &[0, 1, 2, 3]);
+        medium.extend(stored(&forged, &[1, 3]));
+        let chosen = |medium: &BTreeMap<u64, Vec<u8>>| match found(1 << 16, medium) {
+            Reading::Present { superblock, .. } => superblock.sequence,
+            other => panic!("{other:?}"),
+        };
+        assert_eq!(chosen(&medium), 3);
+        medium.remove(&1);
+        assert_eq!(chosen(&medium), 3);
+        medium.remove(&0);
+        assert_eq!(chosen(&medium), 3, "the places of the namespace's own size come first");
+        assert_eq!(
+            found(1 << 16, &stored(&forged, &[0, 1])),
+            Reading::Present { superblock: Box::new(forged), differing: vec![2, 3] }
+        );
     }
 
     /// Its checksum is right, its numbers are those of no namespace: sizes in bytes would overflow.

@@ -100,10 +100,18 @@ impl Keeper {
         self.superblock.flush
     }
 
-    /// Keeps in the superblock how commits are to reach the medium; false where there is no memory for it now.
+    /// An update of the superblock is on its way: a clean stop waits for its end, since until then the copies differ.
+    pub fn is_updating(&self) -> bool {
+        self.update.is_some()
+    }
+
+    /// Keeps in the superblock how commits are to reach the medium; false where that cannot begin now.
     pub fn keep_flush_method(&mut self, method: FlushMethod, arena: &Arena) -> bool {
-        if self.superblock.flush == method || self.update.is_some() {
+        if self.superblock.flush == method {
             return true;
+        }
+        if self.is_updating() {
+            return false;
         }
         let mut next = self.superblock.clone();
         next.sequence += 1;
@@ -262,7 +270,7 @@ impl Keeper {
 
     /// Something of it is on its way to the device.
     pub(crate) fn is_busy(&self) -> bool {
-        self.update.is_some() || matches!(self.growth, Growth::Growing(_) | Growth::Zeroing { in_flight: true, .. })
+        self.is_updating() || matches!(self.growth, Growth::Growing(_) | Growth::Zeroing { in_flight: true, .. })
     }
 
     /// Takes a completion of its own. A superblock that could not be written stops the namespace (rule 6).

@@ -22,7 +22,9 @@ pub enum ToolError {
     Stopped(nvme_log::StopReason),
     #[error("there is no partition {0} in the namespace")]
     NoPartition(PartitionId),
-    #[error("the partition {0} is there already")]
+    #[error(
+        "the partition {0} is there already and has had records: import takes a new one, or one of a topic just created"
+    )]
     Exists(PartitionId),
     #[error("{0}")]
     Damaged(String),

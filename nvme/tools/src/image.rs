@@ -4,9 +4,9 @@ use crate::blobs::{self, DirectoryImage, Part};
 use crate::error::ToolError;
 use crate::source::{self, Source, Unread};
 use base::{BLOCK_SIZE, Block, ShardId};
-use nvme_format::region::{SUPERBLOCK_COPIES, superblock_candidates};
+use nvme_format::region::superblock_candidates;
 use nvme_format::root::{Root, RootReading};
-use nvme_format::superblock::{Reading, Superblock, read};
+use nvme_format::superblock::{Reading, Superblock, choose, places_named, read};
 
 /// What one copy of the superblock is, beside the state that was chosen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,29 +24,35 @@ pub(crate) struct Superblocks {
 
 /// Finds the superblock by the rules of an opening.
 pub(crate) fn superblocks<S: Source + ?Sized>(source: &mut S) -> Result<Superblocks, ToolError> {
-    let mut unreadable = false;
-    for places in superblock_candidates(source.geometry().blocks) {
-        let read_copies = places.map(|place| source::read(source, place, 1));
-        // A copy that the device cannot give is as good as none; what is not there is no zeroes.
-        let nothing = vec![0xFF; BLOCK_SIZE];
-        let blocks: [&[u8]; SUPERBLOCK_COPIES] =
-            [0, 1, 2, 3].map(|copy| read_copies[copy].as_deref().unwrap_or(&nothing));
-        match read(blocks) {
-            Reading::Empty => {}
-            Reading::Unreadable => unreadable = true,
-            Reading::Present { superblock, differing } => {
-                let state = |copy: usize| match (&read_copies[copy], differing.contains(&copy)) {
-                    (Err(unread), _) => CopyState::Unread(*unread),
-                    (Ok(_), false) => CopyState::Chosen,
-                    (Ok(block), true) if block.iter().all(|byte| *byte == 0) => CopyState::Zeroes,
-                    (Ok(_), true) => CopyState::Differs,
-                };
-                let copies = places.iter().enumerate().map(|(copy, place)| (*place, state(copy))).collect();
-                return Ok(Superblocks { superblock: *superblock, copies });
-            }
-        }
+    let blocks = source.geometry().blocks;
+    // A copy that the device cannot give is as good as none; what is not there is no zeroes.
+    let nothing = vec![0xFF; BLOCK_SIZE];
+    let start = [Block(0), Block(1)].map(|block| source::read(source, block, 1).unwrap_or(nothing.clone()));
+    let mut places = places_named([&start[0], &start[1]]);
+    places.retain(|places| places.iter().all(|place| place.0 < blocks));
+    places.extend(superblock_candidates(blocks));
+    let mut looked_at = Vec::with_capacity(places.len());
+    for places in places {
+        let copies = places.map(|place| source::read(source, place, 1));
+        looked_at.push((places, copies));
     }
-    Err(if unreadable { ToolError::Unreadable } else { ToolError::NotFormatted })
+    let readings = looked_at.iter().map(|(places, copies)| {
+        let copies = [0, 1, 2, 3].map(|copy| copies[copy].as_deref().unwrap_or(&nothing));
+        (*places, read(copies))
+    });
+    let (superblock, differing, (places, copies)) = match choose(blocks, readings) {
+        (index, Reading::Present { superblock, differing }) => (*superblock, differing, &looked_at[index]),
+        (_, Reading::Empty) => return Err(ToolError::NotFormatted),
+        (_, Reading::Unreadable) => return Err(ToolError::Unreadable),
+    };
+    let state = |copy: usize| match (&copies[copy], differing.contains(&copy)) {
+        (Err(unread), _) => CopyState::Unread(*unread),
+        (Ok(_), false) => CopyState::Chosen,
+        (Ok(block), true) if block.iter().all(|byte| *byte == 0) => CopyState::Zeroes,
+        (Ok(_), true) => CopyState::Differs,
+    };
+    let copies = places.iter().enumerate().map(|(copy, place)| (*place, state(copy))).collect();
+    Ok(Superblocks { superblock, copies })
 }
 
 /// What a root's slot holds.

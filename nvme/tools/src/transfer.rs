@@ -6,10 +6,10 @@ use crate::extents;
 use crate::overlay::Overlay;
 use crate::session::{Session, Time};
 use crate::source::{Clock, FileSource, Source, open_device};
-use base::{Offset, PartitionId};
+use base::{LeaderEpoch, Offset, PartitionId};
 use batch::BatchView;
 use nvme_device::{Access, QueueOptions};
-use nvme_log::{Append, AppendError, AppendMode, ChangeError, LogConfig};
+use nvme_log::{Append, AppendError, AppendMode, ChangeError, LogConfig, LogSlot, Store};
 use nvme_plan::Namespace;
 use std::io::{Read, Write};
 use std::ops::Range;
@@ -72,7 +72,8 @@ pub fn export_source<S: Source>(
     }
 }
 
-/// Makes a new partition of a segment's bytes, on a file or a block device. `seed` is fresh randomness.
+/// Makes a partition of a segment's bytes, a new one or one that never had a record, on a file or a block device. `seed`
+/// is fresh randomness.
 pub fn import(
     path: &Path,
     partition: PartitionId,
@@ -85,7 +86,7 @@ pub fn import(
     import_device(&mut queue, &mut || clock.now(), partition, segment, seed)
 }
 
-/// Batches keep their offsets and epochs. A segment that is cut or broken leaves what came before its fault.
+/// Batches keep their offsets, and in a new partition their epochs. A segment that is cut or broken leaves what came before its fault.
 pub fn import_device<N: Namespace>(
     queue: &mut N,
     time: Time<'_>,
@@ -94,16 +95,15 @@ pub fn import_device<N: Namespace>(
     seed: u64,
 ) -> Result<Transferred, ToolError> {
     let mut session = Session::open(queue, time, false, seed)?;
-    if session.store.find(partition).is_some() {
-        return Err(ToolError::Exists(partition));
-    }
-    let slot = loop {
-        let now = session.now();
-        match session.store.create(now, partition, -1, LogConfig::keep_everything()) {
-            Ok(slot) => break slot,
-            Err(ChangeError::Pressure) => session.turn()?,
-            Err(error) => return Err(ToolError::Invalid(error.to_string())),
+    let (slot, epoch) = match session.store.find(partition) {
+        // A topic of a node that is to have these records was created there first: nothing is in it yet. It is led under
+        // that node's epochs, and never again where its log has later ones.
+        Some(slot) if is_untouched(&session.store, slot) => {
+            let latest = session.store.epochs(slot).latest();
+            (slot, Some(latest.map_or(LeaderEpoch(0), |last| last.epoch)))
         }
+        Some(_) => return Err(ToolError::Exists(partition)),
+        None => (create(&mut session, partition)?, None),
     };
     let mut done = Transferred::default();
     let mut bytes = Vec::new();
@@ -112,7 +112,7 @@ pub fn import_device<N: Namespace>(
         bytes.resize(have + CHUNK, 0);
         let count = segment.read(&mut bytes[have..])?;
         bytes.truncate(have + count);
-        match append_whole(&mut session, slot, &bytes, &mut done) {
+        match append_whole(&mut session, (slot, epoch), &mut bytes, &mut done) {
             Ok(used) => drop(bytes.drain(..used)),
             Err(error) => break Err(error),
         }
@@ -125,20 +125,40 @@ pub fn import_device<N: Namespace>(
     result.map(|()| done)
 }
 
-/// Appends the whole batches at the start of `bytes`; gives how long they are.
+fn is_untouched(store: &Store, slot: LogSlot) -> bool {
+    store.end_offset(slot) == Offset::ZERO && store.suspect_from(slot).is_none()
+}
+
+fn create<N: Namespace>(session: &mut Session<'_, N>, partition: PartitionId) -> Result<LogSlot, ToolError> {
+    loop {
+        let now = session.now();
+        match session.store.create(now, partition, -1, LogConfig::keep_everything()) {
+            Ok(slot) => return Ok(slot),
+            Err(ChangeError::Pressure) => session.turn()?,
+            Err(error) => return Err(ToolError::Invalid(error.to_string())),
+        }
+    }
+}
+
+/// Appends the whole batches at the start of `bytes`, under `epoch` or their own; gives how long they are.
 fn append_whole<N: Namespace>(
     session: &mut Session<'_, N>,
-    slot: nvme_log::LogSlot,
-    bytes: &[u8],
+    (slot, epoch): (LogSlot, Option<LeaderEpoch>),
+    bytes: &mut [u8],
     done: &mut Transferred,
 ) -> Result<usize, ToolError> {
     let mut used = 0;
     while used < bytes.len() {
-        let view = match BatchView::parse(&bytes[used..]) {
-            Ok((view, _)) => view,
+        let (size, base) = match BatchView::parse(&bytes[used..]) {
+            Ok((view, _)) => (view.size(), view.base_offset()),
             Err(batch::BatchError::Incomplete { .. }) => break,
             Err(error) => return Err(ToolError::Damaged(error.to_string())),
         };
+        let bytes = &mut bytes[used..used + size];
+        if let Some(epoch) = epoch {
+            batch::stamp(bytes, base, epoch);
+        }
+        let view = BatchView::parse_whole(bytes).map_err(|error| ToolError::Damaged(error.to_string()))?;
         view.check_crc().map_err(|error| ToolError::Damaged(error.to_string()))?;
         if done.batches == 0 && view.base_offset() > Offset::ZERO {
             // The log starts where the segment does.
@@ -153,12 +173,12 @@ fn append_whole<N: Namespace>(
             }
         }
         done.note(&view);
-        used += view.size();
+        used += size;
     }
     Ok(used)
 }
 
-fn restart<N: Namespace>(session: &mut Session<'_, N>, slot: nvme_log::LogSlot, at: Offset) -> Result<(), ToolError> {
+fn restart<N: Namespace>(session: &mut Session<'_, N>, slot: LogSlot, at: Offset) -> Result<(), ToolError> {
     loop {
         match session.store.restart_at(slot, at) {
             Ok(()) => return Ok(()),

@@ -66,7 +66,8 @@ impl Running {
 
     pub fn start_on(data: &Path, port: u16, metrics: u16, set: &[&str]) -> Running {
         static NEXT: AtomicU32 = AtomicU32::new(0);
-        let log = data.parent().expect("a parent").join(format!("log-{}", NEXT.fetch_add(1, Ordering::Relaxed)));
+        let folder = data.ancestors().skip(1).find(|path| path.is_dir()).expect("the test's folder");
+        let log = folder.join(format!("log-{}", NEXT.fetch_add(1, Ordering::Relaxed)));
         let file = fs::File::create(&log).expect("a log");
         let mut command = Command::new(env!("CARGO_BIN_EXE_pollux"));
         command.arg("start").arg("--data").arg(data).arg("--listen").arg(format!("127.0.0.1:{port}"));

@@ -25,7 +25,7 @@ use nvme_format::journal::{CommitKind, Records, first_link};
 use nvme_format::record::{Change, Record};
 use nvme_format::region::superblock_candidates;
 use nvme_format::root::Root;
-use nvme_format::superblock::{Reading, read};
+use nvme_format::superblock::{Places, Reading, choose, places_named, read};
 use nvme_format::{Generation, SlabId, Superblock, crc};
 use nvme_plan::{Completion, DeviceError, Geometry, Plan, Token};
 use replay::RecoveredShard;
@@ -158,7 +158,7 @@ pub struct Opening {
     random: Random,
     driver: Driver,
     step: Step,
-    looked_at: Vec<[usize; 4]>,
+    looked_at: Vec<(Places, [usize; 4])>,
     superblock: Option<Superblock>,
     differing: Vec<usize>,
     loading: Option<Loading>,
@@ -263,16 +263,18 @@ impl Opening {
     fn advance(&mut self) -> Result<(), OpenError> {
         self.step = match self.step {
             Step::Superblocks => {
-                for copies in superblock_candidates(self.geometry.blocks) {
-                    self.looked_at.push(copies.map(|block| self.driver.read(BlockRange::new(block, 1))));
-                }
+                self.look_for_superblocks(superblock_candidates(self.geometry.blocks));
                 Step::Choose
             }
             Step::Choose => {
-                self.choose_superblock()?;
-                // What a killed process left in the device's cache is what we are about to believe: make it durable.
-                self.driver.flush();
-                Step::Roots
+                if self.look_where_the_start_says() {
+                    Step::Choose
+                } else {
+                    self.choose_superblock()?;
+                    // What a killed process left in the device's cache is what we are about to believe: make it durable.
+                    self.driver.flush();
+                    Step::Roots
+                }
             }
             Step::Roots => self.read_roots(),
             Step::TakeRoots => {
@@ -309,21 +311,32 @@ impl Opening {
         Ok(())
     }
 
-    fn choose_superblock(&mut self) -> Result<(), OpenError> {
-        let mut unreadable = false;
-        for copies in &self.looked_at {
-            match read(copies.map(|copy| self.driver.result(copy))) {
-                Reading::Empty => {}
-                Reading::Unreadable => unreadable = true,
-                Reading::Present { superblock, differing } => {
-                    self.superblock = Some(*superblock);
-                    self.differing = differing;
-                    break;
-                }
-            }
+    fn look_for_superblocks(&mut self, places: Vec<Places>) {
+        for places in places {
+            let copies = places.map(|block| self.driver.read(BlockRange::new(block, 1)));
+            self.looked_at.push((places, copies));
         }
-        let Some(superblock) = &self.superblock else {
-            return Err(if unreadable { OpenError::Unreadable } else { OpenError::NotFormatted });
+    }
+
+    /// Reads the copies that those at the start name, where they were not looked at; says whether there are any.
+    fn look_where_the_start_says(&mut self) -> bool {
+        let Some((_, [first, _, second, _])) = self.looked_at.first().copied() else { return false };
+        let mut named = places_named([first, second].map(|copy| self.driver.result(copy)));
+        let seen: Vec<Places> = self.looked_at.iter().map(|(places, _)| *places).collect();
+        let blocks = self.geometry.blocks;
+        named.retain(|places| !seen.contains(places) && places.iter().all(|place| place.0 < blocks));
+        let any = !named.is_empty();
+        self.look_for_superblocks(named);
+        any
+    }
+
+    fn choose_superblock(&mut self) -> Result<(), OpenError> {
+        let looked_at = self.looked_at.iter();
+        let readings = looked_at.map(|(places, copies)| (*places, read(copies.map(|copy| self.driver.result(copy)))));
+        let (superblock, differing) = match choose(self.geometry.blocks, readings) {
+            (_, Reading::Present { superblock, differing }) => (*superblock, differing),
+            (_, Reading::Unreadable) => return Err(OpenError::Unreadable),
+            (_, Reading::Empty) => return Err(OpenError::NotFormatted),
         };
         if self.geometry.blocks < superblock.blocks {
             return Err(OpenError::Shrank { before: superblock.blocks, now: self.geometry.blocks });
@@ -334,6 +347,7 @@ impl Opening {
         }
         self.report.previous_boot = superblock.boot;
         self.report.first = superblock.generation == Generation::default();
+        (self.superblock, self.differing) = (Some(superblock), differing);
         Ok(())
     }
 
