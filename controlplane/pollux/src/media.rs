@@ -4,7 +4,7 @@ use crate::cli::StartError;
 use crate::processes;
 use base::{Offset, PartitionId};
 use clap::Args;
-use nvme_tools::{CheckOptions, ToolError, What};
+use nvme_tools::{CheckOptions, RepairOptions, Status, ToolError, What};
 use serde::Serialize;
 use std::fmt::Display;
 use std::fs::File;
@@ -39,6 +39,10 @@ pub struct RepairArgs {
     /// Give up what is named without it; what was done is added to DIR/repair.log.
     #[arg(long)]
     pub accept_loss: bool,
+    /// Read every extent too, as check does, and name the offsets that cannot be read any more (a start does not mind
+    /// them, and a replica may have them).
+    #[arg(long)]
+    pub extents: bool,
     /// Print the report as one JSON object.
     #[arg(long)]
     pub json: bool,
@@ -135,7 +139,8 @@ pub fn check(args: &CheckArgs) -> Result<ExitCode, StartError> {
 }
 
 pub fn repair(args: &RepairArgs) -> Result<ExitCode, StartError> {
-    let report = match nvme_tools::repair(&namespace(&args.data), args.accept_loss, processes::random()?.next_u64()) {
+    let (options, seed) = (RepairOptions { extents: args.extents }, processes::random()?.next_u64());
+    let report = match nvme_tools::repair(&namespace(&args.data), options, args.accept_loss, seed) {
         Ok(report) => report,
         Err(error) => return Ok(refused(&error)),
     };
@@ -148,8 +153,11 @@ pub fn repair(args: &RepairArgs) -> Result<ExitCode, StartError> {
         log.sync_all()?;
     }
     print(&report, args.json)?;
-    let done = report.losses.is_empty() || report.accepted;
-    Ok(if done { ExitCode::SUCCESS } else { ExitCode::from(nvme_tools::Status::Suspect.exit_code()) })
+    Ok(match report.losses.is_empty() || report.accepted {
+        true if report.left.is_empty() => ExitCode::SUCCESS,
+        true => ExitCode::from(Status::Damaged.exit_code()),
+        false => ExitCode::from(Status::Suspect.exit_code()),
+    })
 }
 
 pub fn dump(args: &DumpArgs) -> Result<ExitCode, StartError> {
@@ -202,6 +210,7 @@ mod tests {
         let parse = |words: &[&str]| Cli::try_parse_from(words).map(|cli| cli.command);
         assert!(matches!(parse(&["pollux", "check", "d", "--quick"]), Ok(Command::Check(args)) if args.quick));
         assert!(matches!(parse(&["pollux", "repair", "d"]), Ok(Command::Repair(args)) if !args.accept_loss));
+        assert!(matches!(parse(&["pollux", "repair", "d", "--extents"]), Ok(Command::Repair(args)) if args.extents));
         assert!(parse(&["pollux", "dump", "d", "lane=1", "--json"]).is_ok());
         assert!(parse(&["pollux", "dump", "d", "nonsense"]).is_err());
         let id = "AAAAAAAAAAAAAAAAAAAD6A-0";

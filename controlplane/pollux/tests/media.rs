@@ -3,7 +3,7 @@
 
 mod common;
 
-use base::{BLOCK_SIZE, Offset, Random, ShardId, WallMillis};
+use base::{BLOCK_SIZE, Random, ShardId, WallMillis};
 use batch::{BatchBuilder, Batches, Records};
 use common::*;
 use nvme_format::directory::Directory;
@@ -69,8 +69,12 @@ impl Site {
     /// A partition takes a record more, and gives everything it holds.
     fn serves(&mut self, node: &mut Connection, index: i32) {
         self.produce(node, index, 700);
-        let held = &self.held[index as usize];
-        assert!(read(node, index, 0).as_ref() == Ok(held), "partition {index} is not what it was");
+        assert!(read(node, index, 0) == Ok(self.numbered(index)), "partition {index} is not what it was");
+    }
+
+    /// What a partition holds, with offsets.
+    fn numbered(&self, index: i32) -> Vec<(i64, Vec<u8>)> {
+        (0..).zip(self.held[index as usize].iter().cloned()).collect()
     }
 
     /// The victim is refused, the others are served.
@@ -190,11 +194,10 @@ fn produce(node: &mut Connection, index: i32, value: &[u8]) -> Result<i64, i16> 
     })
 }
 
-/// The values from an offset up to the high watermark.
-fn read(node: &mut Connection, index: i32, from: i64) -> Result<Values, i16> {
-    let mut values = Values::new();
+/// The records from an offset up to the high watermark.
+fn read(node: &mut Connection, index: i32, from: i64) -> Result<Vec<(i64, Vec<u8>)>, i16> {
+    let (mut found, mut next) = (Vec::new(), from);
     loop {
-        let next = from + values.len() as i64;
         let partition =
             FetchPartition { partition: index, fetch_offset: next, partition_max_bytes: 1 << 20, ..Default::default() };
         let topic = FetchTopic { topic: TOPIC.into(), partitions: vec![partition], ..Default::default() };
@@ -210,13 +213,15 @@ fn read(node: &mut Connection, index: i32, from: i64) -> Result<Values, i16> {
         for view in Batches::new(&told.records.unwrap_or_default()).map_while(Result::ok) {
             for record in Records::new(view.body(), view.records_count()) {
                 let record = record.expect("a good record");
-                if view.header().offset_at(record.offset_delta) >= Offset(from + values.len() as i64) {
-                    values.push(record.value.expect("a value").to_vec());
+                let offset = view.header().offset_at(record.offset_delta).0;
+                if offset >= next {
+                    found.push((offset, record.value.expect("a value").to_vec()));
+                    next = offset + 1;
                 }
             }
         }
-        if from + values.len() as i64 >= told.high_watermark {
-            return Ok(values);
+        if next >= told.high_watermark {
+            return Ok(found);
         }
     }
 }
@@ -239,7 +244,7 @@ fn number(value: &Value, name: &str) -> u64 {
 #[test]
 fn a_whole_namespace_is_clean_and_its_partition_moves_to_a_new_node() {
     let mut site = Site::new(1);
-    let mut running = site.start();
+    let running = site.start();
     let mut node = running.client();
     create(&mut node);
     site.fill(&mut node, &[300, 20_000, 900, 70_000]);
@@ -364,9 +369,10 @@ fn a_damaged_blob_of_the_checkpoints_costs_its_partition() {
     site.serves_all();
 }
 
-/// No opening reads extents: the partition is served but for the place, as with a replica that has it.
+/// No opening reads extents: the partition is served but for the place, as with a replica that has it; an operator who
+/// has none gives the place up, and readers go on behind it.
 #[test]
-fn a_damaged_extent_is_named_and_refused_until_its_topic_goes() {
+fn a_damaged_extent_is_refused_there_until_its_offsets_are_given_up() {
     let mut site = Site::new(5);
     let mut running = site.start();
     let mut node = running.client();
@@ -389,17 +395,33 @@ fn a_damaged_extent_is_named_and_refused_until_its_topic_goes() {
     let mut node = running.client();
     assert_eq!(read(&mut node, VICTIM, 0), Err(STORAGE_ERROR));
     site.produce(&mut node, VICTIM, 600);
-    assert!(
-        read(&mut node, VICTIM, 3).as_deref() == Ok(&site.held[VICTIM as usize][3..]),
-        "what lies behind it is served"
-    );
+    assert!(read(&mut node, VICTIM, 3).as_deref() == Ok(&site.numbered(VICTIM)[3..]), "what lies behind it is served");
+    (0..PARTITIONS).filter(|index| *index != VICTIM).for_each(|index| site.serves(&mut node, index));
+    assert!(running.stop().success());
+
+    let (code, plan) = site.tool(&["repair", "--extents"]);
+    assert!(code == 2 && plan.contains(&victim) && plan.contains("nothing was changed"), "{plan}");
+    let (code, done) = site.tool(&["repair", "--extents", "--accept-loss", "--json"]);
+    assert_eq!(code, 0, "{done}");
+    let done: Value = serde_json::from_str(&done).expect("an object");
+    let [loss] = &done["losses"].as_array().expect("a list")[..] else { panic!("{done}") };
+    assert_eq!((&loss["what"], &loss["partition"]), (&"offsets".into(), &victim.as_str().into()), "{done}");
+    let (from, to) = (number(loss, "from") as i64, number(loss, "to") as i64);
+    assert!(from < to && to <= 3, "{done}");
+    site.is_clean();
+    let (_, report) = site.check();
+    assert_eq!(report["given_up"][0]["from"].as_i64(), Some(from), "{report}");
+
+    let mut running = site.start();
+    let mut node = running.client();
+    site.produce(&mut node, VICTIM, 700);
+    let left: Vec<_> = site.numbered(VICTIM).into_iter().filter(|(offset, _)| !(from..to).contains(offset)).collect();
+    assert!(read(&mut node, VICTIM, 0).as_ref() == Ok(&left), "all but what was given up");
+    assert!(read(&mut node, VICTIM, from).as_deref() == Ok(&left[from as usize..]), "readers go on behind it");
     (0..PARTITIONS).filter(|index| *index != VICTIM).for_each(|index| site.serves(&mut node, index));
     let request = DeleteTopicsRequest { topic_names: vec![TOPIC.into()], timeout_ms: 30_000, ..Default::default() };
     assert_eq!(node.call(5, &request).expect("answered").responses[0].error_code, 0);
-    assert!(running.stop().success());
-    site.is_clean();
-    let mut running = site.start();
-    create(&mut running.client());
+    create(&mut node);
     assert!(running.stop().success());
     site.held.iter_mut().for_each(Values::clear);
     site.serves_all();

@@ -8,7 +8,10 @@ use crate::record::Version;
 use base::{LeaderEpoch, Offset, PartitionId, Position, ProducerEpoch, ProducerId, Sequence, Tenancy, WallMillis};
 
 const MAGIC: u32 = u32::from_le_bytes(*b"PXPB");
+/// Of a blob whose extents all are what was written to them.
 const VERSION: u16 = 1;
+/// Of one in which some bytes were given up: each extent says which.
+const VERSION_GIVEN_UP: u16 = 2;
 /// Batches of a producer whose duplicates are recognised, as in Kafka.
 pub const PRODUCER_BATCHES: usize = 5;
 
@@ -91,6 +94,17 @@ pub struct IndexPlace {
     pub entries: u32,
 }
 
+/// Bytes of an extent that the operator gave up, since they cannot be read any more: whole stretches (and whole batches),
+/// and the offsets that were in them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct GivenUp {
+    /// Positions in the extent.
+    pub from: u32,
+    pub to: u32,
+    pub first: Offset,
+    pub next: Offset,
+}
+
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ExtentState {
     pub address: ExtentAddress,
@@ -109,6 +123,8 @@ pub struct ExtentState {
     pub entries: Vec<IndexEntry>,
     /// Entries before those, in index blocks.
     pub index: Option<IndexPlace>,
+    /// In the order of their positions.
+    pub given_up: Vec<GivenUp>,
 }
 
 /// Bytes of the log's end that may lie in no readable block: a batch, or the rest of one.
@@ -242,8 +258,23 @@ impl AbortedRange {
     }
 }
 
+impl GivenUp {
+    pub fn encode(&self, sink: &mut (impl Sink + ?Sized)) {
+        sink.u32(self.from);
+        sink.u32(self.to);
+        sink.offset(self.first);
+        sink.offset(self.next);
+    }
+
+    pub fn decode(reader: &mut Reader<'_>) -> Result<GivenUp, Malformed> {
+        let given_up =
+            GivenUp { from: reader.u32()?, to: reader.u32()?, first: reader.offset()?, next: reader.offset()? };
+        if given_up.from < given_up.to { Ok(given_up) } else { Err(Malformed) }
+    }
+}
+
 impl ExtentState {
-    fn encode(&self, sink: &mut (impl Sink + ?Sized)) {
+    fn encode(&self, version: u16, sink: &mut (impl Sink + ?Sized)) {
         self.address.encode(sink);
         sink.tenancy(self.tenancy);
         sink.position(self.position);
@@ -262,9 +293,15 @@ impl ExtentState {
             sink.u32(index.block);
             sink.u32(index.entries);
         }
+        if version == VERSION_GIVEN_UP {
+            sink.count(self.given_up.len());
+            for given_up in &self.given_up {
+                given_up.encode(sink);
+            }
+        }
     }
 
-    fn decode(reader: &mut Reader<'_>) -> Result<ExtentState, Malformed> {
+    fn decode(version: u16, reader: &mut Reader<'_>) -> Result<ExtentState, Malformed> {
         let state = ExtentState {
             address: ExtentAddress::decode(reader)?,
             tenancy: reader.tenancy()?,
@@ -277,9 +314,13 @@ impl ExtentState {
             offset_of_largest: reader.offset()?,
             entries: reader.list(IndexEntry::decode)?,
             index: reader.option(|reader| Ok(IndexPlace { block: reader.u32()?, entries: reader.u32()? }))?,
+            given_up: if version == VERSION_GIVEN_UP { reader.list(GivenUp::decode)? } else { Vec::new() },
         };
         let size = state.address.order.bytes();
-        if state.len > size || state.submitted > size { Err(Malformed) } else { Ok(state) }
+        let in_order = state.given_up.windows(2).all(|pair| pair[0].to <= pair[1].from);
+        let inside = state.given_up.last().is_none_or(|last| u64::from(last.to) <= state.len);
+        let sound = state.len <= size && state.submitted <= size && in_order && inside;
+        if sound { Ok(state) } else { Err(Malformed) }
     }
 }
 
@@ -306,8 +347,10 @@ impl TailPart {
 impl PartitionBlob {
     pub fn encode(&self) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(512 + self.tail_bytes.len());
+        let whole = self.extents.iter().all(|extent| extent.given_up.is_empty());
+        let version = if whole { VERSION } else { VERSION_GIVEN_UP };
         bytes.u32(MAGIC);
-        bytes.u16(VERSION);
+        bytes.u16(version);
         bytes.partition(self.id);
         bytes.u64(self.version.0);
         bytes.i64(self.created_at);
@@ -320,7 +363,7 @@ impl PartitionBlob {
             sink.offset(start.offset);
         });
         bytes.list(&self.segments, |sink, segment| segment.encode(sink));
-        bytes.list(&self.extents, |sink, extent| extent.encode(sink));
+        bytes.list(&self.extents, |sink, extent| extent.encode(version, sink));
         bytes.list(&self.producers, |sink, producer| producer.encode(sink));
         bytes.list(&self.snapshots, |sink, snapshot| {
             sink.offset(snapshot.offset);
@@ -344,7 +387,8 @@ impl PartitionBlob {
 
     pub fn decode(bytes: &[u8]) -> Result<PartitionBlob, Malformed> {
         let mut reader = Reader::new(bytes);
-        if (reader.u32()?, reader.u16()?) != (MAGIC, VERSION) {
+        let (magic, version) = (reader.u32()?, reader.u16()?);
+        if magic != MAGIC || !(VERSION..=VERSION_GIVEN_UP).contains(&version) {
             return Err(Malformed);
         }
         let blob = PartitionBlob {
@@ -357,7 +401,7 @@ impl PartitionBlob {
             high_watermark: reader.offset()?,
             epochs: reader.list(|reader| Ok(EpochStart { epoch: reader.epoch()?, offset: reader.offset()? }))?,
             segments: reader.list(Segment::decode)?,
-            extents: reader.list(ExtentState::decode)?,
+            extents: reader.list(|reader| ExtentState::decode(version, reader))?,
             producers: reader.list(ProducerState::decode)?,
             snapshots: reader.list(|reader| {
                 Ok(ProducerSnapshot {

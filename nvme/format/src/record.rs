@@ -3,7 +3,7 @@
 //! A record of a partition names the version of the partition before and after it. So a record is known to follow what
 //! was read before it, whatever was lost in between, and a replay over a newer checkpoint skips what that already holds.
 
-use crate::blob::{AbortedRange, ProducerState};
+use crate::blob::{AbortedRange, GivenUp, ProducerState};
 use crate::codec::{Length, Malformed, Reader, Sink};
 use crate::extent::{ExtentAddress, ExtentOrder, SlabId};
 use crate::index::IndexEntry;
@@ -150,6 +150,11 @@ pub enum Change<'a> {
     LossAccepted {
         end: Offset,
     },
+    /// The operator gave up bytes of an extent that cannot be read; the log goes on behind them.
+    GivenUp {
+        tenancy: Tenancy,
+        ranges: Vec<GivenUp>,
+    },
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -210,6 +215,7 @@ mod kind {
     pub const DIRTY_OFFSET: u8 = 15;
     pub const MOVED: u8 = 16;
     pub const LOSS_ACCEPTED: u8 = 17;
+    pub const GIVEN_UP: u8 = 18;
     pub const SLAB_TAKEN: u8 = 32;
     pub const SLAB_RELEASED: u8 = 33;
     pub const IMAGE_APPLIED: u8 = 34;
@@ -346,6 +352,7 @@ impl<'a> Change<'a> {
             Change::DirtyOffset { .. } => kind::DIRTY_OFFSET,
             Change::Moved { .. } => kind::MOVED,
             Change::LossAccepted { .. } => kind::LOSS_ACCEPTED,
+            Change::GivenUp { .. } => kind::GIVEN_UP,
         }
     }
 
@@ -393,6 +400,10 @@ impl<'a> Change<'a> {
                 sink.bool(*state == MoveState::Current);
             }
             Change::LossAccepted { end } => sink.offset(*end),
+            Change::GivenUp { tenancy, ranges } => {
+                sink.tenancy(*tenancy);
+                sink.list(ranges, |sink, range| range.encode(sink));
+            }
         }
     }
 
@@ -434,6 +445,7 @@ impl<'a> Change<'a> {
                 state: if reader.bool()? { MoveState::Current } else { MoveState::Future },
             },
             kind::LOSS_ACCEPTED => Change::LossAccepted { end: reader.offset()? },
+            kind::GIVEN_UP => Change::GivenUp { tenancy: reader.tenancy()?, ranges: reader.list(GivenUp::decode)? },
             _ => return Err(Malformed),
         })
     }

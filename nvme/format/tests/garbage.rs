@@ -63,6 +63,7 @@ fn blob() -> PartitionBlob {
                 offset_of_largest: 2,
             }],
             index: Some(IndexPlace { block: 3, entries: 1 }),
+            given_up: vec![GivenUp { from: 0, to: 900, first: Offset(2), next: Offset(8) }],
         }],
         producers: vec![producer.clone()],
         snapshots: vec![ProducerSnapshot {

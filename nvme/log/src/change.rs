@@ -7,7 +7,8 @@ use crate::lane::{Effect, NoMemory};
 use crate::partition::Partition;
 use crate::shard::{SavedView, Shard, SlabRequest};
 use crate::store::Store;
-use base::{LeaderEpoch, Now, Offset, PartitionId, ShardId, WallMillis};
+use base::{LeaderEpoch, Now, Offset, PartitionId, ShardId, Tenancy, WallMillis};
+use nvme_format::blob::GivenUp;
 use nvme_format::record::{Change, Link, Record, RecordView, Version};
 
 /// Bytes that any of these records takes at most.
@@ -214,6 +215,20 @@ impl Store {
     pub fn accept_loss(&mut self, slot: LogSlot) -> Result<(), ChangeError> {
         let end = self.partition(slot).ok_or(ChangeError::Unknown)?.end;
         self.change(slot, Change::LossAccepted { end }, Vec::new())
+    }
+
+    /// The operator gives up bytes of an extent that cannot be read any more: ranges of whole stretches and whole batches.
+    /// Readers go on behind them.
+    pub fn give_up(&mut self, slot: LogSlot, tenancy: Tenancy, ranges: &[GivenUp]) -> Result<(), ChangeError> {
+        let partition = self.partition(slot).ok_or(ChangeError::Unknown)?;
+        let extent = partition.extent(tenancy).ok_or(ChangeError::Unknown)?;
+        if ranges.iter().any(|range| range.from >= range.to || u64::from(range.to) > extent.len) {
+            return Err(ChangeError::OutOfRange);
+        }
+        self.refuse_while_truncating(slot)?;
+        self.change(slot, Change::GivenUp { tenancy, ranges: ranges.to_vec() }, Vec::new())?;
+        self.recheckpoint(slot);
+        Ok(())
     }
 
     /// Saves the view's snapshot on the core that has shard 0; `ViewSaved` comes when it is durable. A newer one

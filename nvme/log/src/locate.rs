@@ -146,6 +146,11 @@ impl<'a> Gathering<'a> {
         Gathering { slot, partition, cache, from, upper, max_bytes, parts: Vec::new(), start: None, bytes: 0 }
     }
 
+    /// Where the first byte that was gathered stands in the log.
+    pub(crate) fn start(&self) -> Option<u64> {
+        self.start
+    }
+
     pub(crate) fn run(&mut self) -> End {
         let tail = &self.partition.tail;
         if let Some(index) = tail.at_offset(self.from) {
@@ -182,6 +187,9 @@ impl<'a> Gathering<'a> {
     fn gather_device(&mut self) -> End {
         let first = self.partition.extent_of(self.from).unwrap_or(0);
         for (number, extent) in self.partition.extents.iter().enumerate().skip(first) {
+            if extent.is_lost() && !self.parts.is_empty() {
+                return End::Done;
+            }
             let Some(entries) = extent.all_entries() else {
                 // What was found is answered first: two indexes that push each other out would never both be there.
                 return if self.parts.is_empty() { End::NeedsRead(index_read(self.slot, extent)) } else { End::Done };
@@ -217,6 +225,14 @@ impl<'a> Gathering<'a> {
             let base = Offset(extent.base_offset.0 + i64::from(first.offset));
             if base >= self.upper {
                 return Ok(false);
+            }
+            if extent.is_given_up(u64::from(first.position)) {
+                if !self.parts.is_empty() {
+                    // What is gathered stands together in the log.
+                    return Ok(false);
+                }
+                index = end;
+                continue;
             }
             let next = match entries.get(end) {
                 Some(entry) => Offset(extent.base_offset.0 + i64::from(entry.offset)),

@@ -31,6 +31,9 @@ impl Store {
                 break;
             };
             let within = at - extent.position;
+            if extent.is_given_up(within) {
+                return Relocated::Gone;
+            }
             let entry = entries.partition_point(|entry| u64::from(entry.position) <= within).checked_sub(1);
             let entry = entry.and_then(|index| entries.get(index));
             let Some(entry) = entry.filter(|entry| within < entry.end() && entry.end() <= extent.written()) else {

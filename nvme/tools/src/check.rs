@@ -8,10 +8,11 @@ use crate::journal::{self, End, Start, Walk};
 use crate::overlay::Overlay;
 use crate::ownership;
 use crate::rehearsal;
-use crate::report::{CheckReport, Finding, LaneReport, Prediction, Severity, Status, SuspectPartition};
+use crate::report::{CheckReport, Finding, GivenUpOffsets, LaneReport, Prediction, Severity, Status, SuspectPartition};
 use crate::source::{FileSource, Source};
 use base::{LaneId, Offset, PartitionId, ShardId};
 use nvme_format::SlabId;
+use nvme_format::blob::PartitionBlob;
 use nvme_format::journal::{CommitKind, Records};
 use nvme_format::record::Record;
 use nvme_format::superblock::Generation;
@@ -104,6 +105,7 @@ fn blank(superblocks: &Superblocks, options: CheckOptions) -> CheckReport {
         },
         suspects: Vec::new(),
         findings: Vec::new(),
+        given_up: Vec::new(),
         extents: 0,
         stretches: 0,
         batches: 0,
@@ -335,6 +337,7 @@ fn check_state<S: Source>(
     let all_bytes = usable.iter().flat_map(|(_, image)| image.partitions()).map(extents::bytes_of).sum();
     let mut done_bytes = 0;
     for blob in usable.iter().flat_map(|(_, image)| image.partitions()) {
+        report.given_up.extend(given_up(blob));
         let faults = if options.quick {
             extents::check_shape(blob)
         } else {
@@ -352,4 +355,17 @@ fn check_state<S: Source>(
             report.findings.push(finding.at(blob.id, fault.from));
         }
     }
+}
+
+/// What is missing of a partition by an operator's word, ranges that follow each other being one.
+fn given_up(blob: &PartitionBlob) -> Vec<GivenUpOffsets> {
+    let mut offsets: Vec<GivenUpOffsets> = Vec::new();
+    for range in blob.extents.iter().flat_map(|extent| &extent.given_up).filter(|range| range.next > blob.log_start) {
+        let (from, to) = (range.first.max(blob.log_start).0, range.next.0);
+        match offsets.last_mut() {
+            Some(last) if last.to == from => last.to = to,
+            _ => offsets.push(GivenUpOffsets { partition: blob.id.to_string(), from, to }),
+        }
+    }
+    offsets
 }

@@ -7,7 +7,7 @@ use crate::image::{self, CopyState, ShardImage, SlotState};
 use crate::journal::{self, Start};
 use crate::overlay::Overlay;
 pub use crate::records::Line;
-use crate::records::record_line;
+use crate::records::{ranges_value, record_line};
 use crate::rehearsal;
 use crate::source::{FileSource, Source};
 use base::{LaneId, PartitionId, PartitionIndex, ProducerId, TopicId};
@@ -250,7 +250,8 @@ fn partition(blob: &PartitionBlob, out: Out<'_>) -> std::io::Result<()> {
             .with("used", extent.len)
             .with("sealed", extent.sealed)
             .with("entries", extent.entries.len())
-            .with("indexed", extent.index.map(|place| place.entries)))?;
+            .with("indexed", extent.index.map(|place| place.entries))
+            .with("given_up", ranges_value(&extent.given_up)))?;
     }
     for producer in &blob.producers {
         out(Line::new("producer")

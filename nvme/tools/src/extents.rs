@@ -3,9 +3,9 @@
 
 use crate::source::{self, Source};
 use crate::stream::{BatchStream, Seen, Visit};
-use base::{BLOCK_SIZE, Offset, WallMillis};
+use base::{BLOCK_SIZE, Offset, Tenancy, WallMillis};
 use batch::NO_TIMESTAMP;
-use nvme_format::blob::{ExtentState, PartitionBlob};
+use nvme_format::blob::{ExtentState, GivenUp, PartitionBlob};
 use nvme_format::crc;
 use nvme_format::index::{IndexEntry, decode_blocks, index_blocks};
 
@@ -14,6 +14,8 @@ use nvme_format::index::{IndexEntry, decode_blocks, index_blocks};
 pub(crate) struct Fault {
     pub from: Offset,
     pub text: String,
+    /// The bytes that cannot be read, where it is that: a repair can give them up.
+    pub unreadable: Option<(Tenancy, GivenUp)>,
 }
 
 /// What was read and found good.
@@ -25,6 +27,25 @@ pub(crate) struct Counts {
     pub batches: u64,
 }
 
+/// Everything in it was given up.
+fn is_lost(extent: &ExtentState) -> bool {
+    extent.given_up.first().is_some_and(|range| range.from == 0 && u64::from(range.to) == extent.len)
+}
+
+/// What has to be given up with an entry: all those that name the same batch. `next` is the offset behind the extent.
+fn group_of(extent: &ExtentState, entries: &[IndexEntry], number: usize, next: Offset) -> GivenUp {
+    let own = entries[number].offset;
+    let from = entries.partition_point(|entry| entry.offset < own);
+    let to = entries.partition_point(|entry| entry.offset <= own).max(number + 1);
+    let offset = |entry: &IndexEntry| Offset(extent.base_offset.0.saturating_add(i64::from(entry.offset)));
+    GivenUp {
+        from: entries[from.min(number)].position,
+        to: entries[to - 1].end() as u32,
+        first: offset(&entries[number]),
+        next: entries.get(to).map_or(next, offset),
+    }
+}
+
 /// Bytes that a reading of these blobs will go through.
 pub(crate) fn bytes_of(blob: &PartitionBlob) -> u64 {
     blob.extents.iter().map(|extent| extent.len).sum()
@@ -33,7 +54,7 @@ pub(crate) fn bytes_of(blob: &PartitionBlob) -> u64 {
 /// What must hold between the parts of a blob, without reading anything else.
 pub(crate) fn check_shape(blob: &PartitionBlob) -> Vec<Fault> {
     let mut faults = Vec::new();
-    let mut say = |from: Offset, text: String| faults.push(Fault { from, text });
+    let mut say = |from: Offset, text: String| faults.push(Fault { from, text, unreadable: None });
     for pair in blob.extents.windows(2) {
         if pair[0].position.0 + pair[0].len != pair[1].position.0 || pair[0].base_offset > pair[1].base_offset {
             let text = format!(
@@ -84,9 +105,11 @@ pub(crate) fn verify<S: Source + ?Sized>(
         faults: check_shape(blob),
         lost: false,
         segments_met: 0,
+        last_end: 0,
     };
-    for extent in &blob.extents {
-        reading.extent(extent, visit);
+    for (number, extent) in blob.extents.iter().enumerate() {
+        let next = blob.extents.get(number + 1).map_or(blob.end, |next| next.base_offset);
+        reading.extent(extent, next, visit);
     }
     reading.finish();
     reading.counts.batches = reading.stream.batches;
@@ -102,6 +125,17 @@ struct Reading<'a, S: ?Sized> {
     /// The stream waits for a stretch that begins a batch.
     lost: bool,
     segments_met: usize,
+    /// Where the last good batch ends.
+    last_end: u64,
+}
+
+/// A stretch in its extent.
+#[derive(Clone, Copy)]
+struct Place<'a> {
+    extent: &'a ExtentState,
+    entry: &'a IndexEntry,
+    /// The stretches that hold the same batch, or this one alone: what has to be given up where one cannot be read.
+    group: GivenUp,
 }
 
 /// What is carried from one stretch of an extent to the next.
@@ -113,20 +147,28 @@ struct Running {
 
 impl<S: Source + ?Sized> Reading<'_, S> {
     fn say(&mut self, from: Offset, text: String) {
-        self.faults.push(Fault { from, text });
+        self.faults.push(Fault { from, text, unreadable: None });
     }
 
-    fn extent(&mut self, extent: &ExtentState, visit: Visit<'_>) {
+    /// `next` is the offset behind the extent.
+    fn extent(&mut self, extent: &ExtentState, next: Offset, visit: Visit<'_>) {
         self.counts.extents += 1;
         if !self.lost && !self.stream.is_between_batches() {
             self.say(self.stream.next, "a batch is cut by the end of its extent".into());
         }
         self.stream.restart(extent.position.0, extent.base_offset);
-        self.lost = false;
+        self.lost = is_lost(extent);
+        if self.lost {
+            return;
+        }
         let entries = match self.entries(extent) {
             Ok(entries) => entries,
             Err(why) => {
-                self.say(extent.base_offset, format!("the index of the extent at {}: {why}", extent.address.whole()));
+                let text = format!("the index of the extent at {}: {why}", extent.address.whole());
+                // Without it nothing proves what lies in the extent.
+                let whole = GivenUp { from: 0, to: extent.len as u32, first: extent.base_offset, next };
+                let unreadable = Some((extent.tenancy, whole)).filter(|_| extent.sealed && extent.len > 0);
+                self.faults.push(Fault { from: extent.base_offset, text, unreadable });
                 self.lost = true;
                 return;
             }
@@ -134,7 +176,8 @@ impl<S: Source + ?Sized> Reading<'_, S> {
         let seed = crc::stretch_seed(self.blob.id, extent.address.start, extent.tenancy);
         let mut running = Running { largest: (NO_TIMESTAMP, extent.base_offset), base: extent.base_offset };
         let mut at = 0;
-        for entry in &entries {
+        let next = self.open_base(extent, entries.last().map_or(0, IndexEntry::end)).unwrap_or(next);
+        for (number, entry) in entries.iter().enumerate() {
             if u64::from(entry.position) != at || entry.end() > extent.len {
                 let text = format!("index entries of the extent at {} leave a gap at {at}", extent.address.whole());
                 self.say(extent.base_offset, text);
@@ -142,9 +185,16 @@ impl<S: Source + ?Sized> Reading<'_, S> {
                 return;
             }
             at = entry.end();
-            self.stretch(extent, entry, seed, &mut running, visit);
+            let group = group_of(extent, &entries, number, next);
+            self.stretch(Place { extent, entry, group }, seed, &mut running, visit);
         }
         self.open_part(extent, at, visit);
+    }
+
+    /// Where the part of an extent begins that no entry covers yet, where there is one.
+    fn open_base(&self, extent: &ExtentState, closed: u64) -> Option<Offset> {
+        let part = self.blob.tail.iter().find(|part| part.position.0 == extent.position.0 + closed)?;
+        (closed < extent.len).then_some(part.base)
     }
 
     /// All entries of an extent: those of its index blocks, then those of the blob.
@@ -184,20 +234,25 @@ impl<S: Source + ?Sized> Reading<'_, S> {
         source::read_bytes(self.source, extent.address.start, from, to - from).map_err(|unread| unread.to_string())
     }
 
-    fn stretch(
-        &mut self,
-        extent: &ExtentState,
-        entry: &IndexEntry,
-        seed: u32,
-        running: &mut Running,
-        visit: Visit<'_>,
-    ) {
+    fn stretch(&mut self, place: Place<'_>, seed: u32, running: &mut Running, visit: Visit<'_>) {
+        let Place { extent, entry, .. } = place;
         let base = Offset(extent.base_offset.0.saturating_add(i64::from(entry.offset)));
-        let place = format!("the stretch at position {} of the extent at {}", entry.position, extent.address.whole());
-        let bytes = match self.bytes(extent, u64::from(entry.position), entry.end()) {
-            Ok(bytes) if crc::append(seed, &bytes) == entry.crc => bytes,
-            Ok(_) => return self.lose(base, format!("{place} is not what was written"), running, extent, entry),
-            Err(why) => return self.lose(base, format!("{place}: {why}"), running, extent, entry),
+        let name = format!("the stretch at position {} of the extent at {}", entry.position, extent.address.whole());
+        if extent.given_up.iter().any(|range| range.from <= entry.position && entry.position < range.to) {
+            return self.skip(place, running);
+        }
+        let unreadable = match self.bytes(extent, u64::from(entry.position), entry.end()) {
+            Ok(bytes) if crc::append(seed, &bytes) == entry.crc => Ok(bytes),
+            Ok(_) => Err(format!("{name} is not what was written")),
+            Err(why) => Err(format!("{name}: {why}")),
+        };
+        let bytes = match unreadable {
+            Ok(bytes) => bytes,
+            Err(text) => {
+                let unreadable = Some((extent.tenancy, place.group));
+                self.faults.push(Fault { from: base, text, unreadable });
+                return self.skip(place, running);
+            }
         };
         self.counts.stretches += 1;
         self.counts.bytes += bytes.len() as u64;
@@ -210,12 +265,15 @@ impl<S: Source + ?Sized> Reading<'_, S> {
             self.stream.restart(extent.position.0 + u64::from(entry.position), base);
             self.lost = false;
         } else if !begins && base != running.base {
-            self.say(base, format!("{place} is named by {base}, the batch it continues by {}", running.base));
+            self.say(base, format!("{name} is named by {base}, the batch it continues by {}", running.base));
         }
         running.base = base;
         match self.stream.feed(&bytes, visit) {
-            Ok(seen) => self.seen(&seen, begins.then_some((base, &place)), running),
-            Err(why) => return self.lose(base, why, running, extent, entry),
+            Ok(seen) => self.seen(&seen, begins.then_some((base, &name)), running),
+            Err(why) => {
+                self.say(base, why);
+                return self.skip(place, running);
+            }
         }
         let largest = (
             WallMillis(entry.largest_timestamp),
@@ -223,7 +281,7 @@ impl<S: Source + ?Sized> Reading<'_, S> {
         );
         if self.stream.is_between_batches() && largest != running.largest {
             let text = format!(
-                "{place} says the largest time so far is {} at {}, its batches say {} at {}",
+                "{name} says the largest time so far is {} at {}, its batches say {} at {}",
                 largest.0.0, largest.1, running.largest.0.0, running.largest.1
             );
             self.say(base, text);
@@ -231,10 +289,10 @@ impl<S: Source + ?Sized> Reading<'_, S> {
         }
     }
 
-    fn lose(&mut self, from: Offset, text: String, running: &mut Running, extent: &ExtentState, entry: &IndexEntry) {
-        self.say(from, text);
+    /// Goes on behind a stretch: with the next that begins a batch.
+    fn skip(&mut self, Place { extent, entry, .. }: Place<'_>, running: &mut Running) {
         self.lost = true;
-        running.base = from;
+        running.base = Offset(extent.base_offset.0.saturating_add(i64::from(entry.offset)));
         running.largest = (
             WallMillis(entry.largest_timestamp),
             Offset(extent.base_offset.0.saturating_add(i64::from(entry.offset_of_largest))),
@@ -253,6 +311,7 @@ impl<S: Source + ?Sized> Reading<'_, S> {
                 running.largest = (batch.largest, batch.base);
             }
             self.check_batch(batch);
+            self.last_end = batch.end;
         }
     }
 
@@ -262,8 +321,9 @@ impl<S: Source + ?Sized> Reading<'_, S> {
             && segment.position.0 <= batch.position
         {
             self.segments_met += 1;
-            let skipped = segment.position.0 < batch.position && segment.position.0 >= self.blob.extents[0].position.0;
-            if skipped && self.segments_met > 1 {
+            // Nothing is known of those that begin where batches cannot be read.
+            let within = segment.position.0 < self.last_end && segment.position.0 >= self.blob.extents[0].position.0;
+            if within && self.segments_met > 1 {
                 self.say(segment.base, format!("its segment {} begins within a batch", segment.base));
             }
             if segment.position.0 == batch.position && segment.base > batch.base {

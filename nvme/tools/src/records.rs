@@ -1,5 +1,6 @@
 //! What a dump says of one thing: named values in an order, as a line of text or of JSON.
 
+use nvme_format::blob::GivenUp;
 use nvme_format::record::{AppendDone, AppendFacts, Change, Record, RecordView};
 use serde_json::{Map, Value, json};
 use std::fmt;
@@ -85,6 +86,7 @@ fn change_name(change: &Change<'_>) -> &'static str {
         Change::DirtyOffset { .. } => "dirty-offset",
         Change::Moved { .. } => "moved",
         Change::LossAccepted { .. } => "loss-accepted",
+        Change::GivenUp { .. } => "given-up",
     }
 }
 
@@ -104,6 +106,11 @@ fn done_line(line: Line, done: &AppendDone<'_>) -> Line {
         .with("entries", done.entries.len())
         .with("batches", done.headers().count())
         .with("remainder", done.remainder.len())
+}
+
+/// The offsets of ranges that were given up, each from its first to the one behind it.
+pub(crate) fn ranges_value(ranges: &[GivenUp]) -> Vec<Value> {
+    ranges.iter().map(|range| json!([range.first.0, range.next.0])).collect()
 }
 
 fn change_line(line: Line, change: &Change<'_>) -> Line {
@@ -147,5 +154,6 @@ fn change_line(line: Line, change: &Change<'_>) -> Line {
             line.with("namespace", namespace.to_string()).with("state", json!(format!("{state:?}").to_lowercase()))
         }
         Change::LossAccepted { end } => line.with("end", end.0),
+        Change::GivenUp { tenancy, ranges } => line.with("tenancy", tenancy.0).with("ranges", ranges_value(ranges)),
     }
 }

@@ -64,6 +64,14 @@ pub struct SuspectPartition {
     pub end: i64,
 }
 
+/// Offsets that an operator gave up before: `from` and those up to `to`, which is the first behind them.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct GivenUpOffsets {
+    pub partition: String,
+    pub from: i64,
+    pub to: i64,
+}
+
 /// What the next opening will find: it was rehearsed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Prediction {
@@ -126,6 +134,8 @@ pub struct CheckReport {
     pub prediction: Prediction,
     pub suspects: Vec<SuspectPartition>,
     pub findings: Vec<Finding>,
+    /// What is missing, and known to be: no finding.
+    pub given_up: Vec<GivenUpOffsets>,
     pub extents: u64,
     pub stretches: u64,
     pub batches: u64,
@@ -181,6 +191,10 @@ impl fmt::Display for CheckReport {
                 Severity::Damage => "damage",
             };
             writeln!(f, "{severity}: {}: {}", finding.place, finding.text)?;
+        }
+        for given_up in &self.given_up {
+            let GivenUpOffsets { partition, from, to } = given_up;
+            writeln!(f, "given up before: partition {partition}: offsets {from} to {}", to - 1)?;
         }
         match &self.prediction.error {
             Some(error) => writeln!(f, "the next start fails: {error}")?,

@@ -11,6 +11,7 @@ const BATCH_MAX: usize = 512 << 20;
 pub(crate) struct Seen {
     /// In the partition's log.
     pub position: u64,
+    pub end: u64,
     pub base: Offset,
     pub largest: WallMillis,
     pub epoch: LeaderEpoch,
@@ -65,6 +66,7 @@ impl BatchStream {
                     visit(position, &view);
                     seen.push(Seen {
                         position,
+                        end: position + view.size() as u64,
                         base: view.base_offset(),
                         largest: view.max_timestamp(),
                         epoch: view.partition_leader_epoch(),

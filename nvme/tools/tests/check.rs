@@ -25,7 +25,7 @@ fn a_clean_namespace_is_clean_and_a_killed_one_recoverable() {
         assert_eq!(report.findings.len(), 1, "{report}");
         assert!(report.batches > 50 && report.extents > 10 && report.stretches > 50, "{report}");
         assert_eq!(opened.expect("it opens").state(), state);
-        assert!(plan_repair(killed).expect("a plan").losses.is_empty());
+        assert!(plan_repair(killed, RepairOptions::default()).expect("a plan").losses.is_empty());
     }
 }
 
@@ -51,7 +51,7 @@ fn a_fresh_format_is_clean_and_an_empty_or_foreign_device_is_told_apart() {
     let mut foreign = empty;
     foreign.write(Block(0), &[7; BLOCK_SIZE]);
     assert!(matches!(check_source(foreign.clone(), CheckOptions::default(), &mut |_| {}), Err(ToolError::Unreadable)));
-    assert!(matches!(plan_repair(foreign), Err(ToolError::Unreadable)));
+    assert!(matches!(plan_repair(foreign, RepairOptions::default()), Err(ToolError::Unreadable)));
 }
 
 #[test]
@@ -187,9 +187,9 @@ fn superblock_copies_are_replaced_until_too_few_agree() {
     }
     let refused = check_source(damaged.clone(), CheckOptions::default(), &mut |_| {});
     assert!(matches!(refused, Err(ToolError::Unreadable)));
-    assert!(matches!(plan_repair(damaged.clone()), Err(ToolError::Unreadable)));
+    assert!(matches!(plan_repair(damaged.clone(), RepairOptions::default()), Err(ToolError::Unreadable)));
     let disk = disk_of(&damaged);
-    let planned = plan_repair(medium).expect("a plan");
+    let planned = plan_repair(medium, RepairOptions::default()).expect("a plan");
     let refused = repair_device(&mut disk.open(), &mut passing_time(), &planned, 1);
     assert!(matches!(refused, Err(ToolError::Unreadable)));
     assert_eq!(disk.seen(), damaged, "nothing is written over what cannot be read");
@@ -211,7 +211,7 @@ fn a_bad_stretch_is_named_and_reading_it_fails_there() {
     let mut node = opened.expect("it opens");
     assert_eq!(node.read(partition(0), from).err(), Some((from, ReadError::Corrupt)));
     // Nothing is to be given up for it: a replica may have it.
-    assert!(plan_repair(damaged).expect("a plan").losses.is_empty());
+    assert!(plan_repair(damaged, RepairOptions::default()).expect("a plan").losses.is_empty());
 }
 
 #[test]
@@ -259,7 +259,7 @@ fn two_owners_are_corruption() {
         } else {
             assert!(report.findings.iter().any(|finding| finding.place == "two owners"), "{report}");
             assert_eq!(report.status, Status::Damaged);
-            assert!(matches!(plan_repair(damaged), Err(ToolError::Damaged(_))));
+            assert!(matches!(plan_repair(damaged, RepairOptions::default()), Err(ToolError::Damaged(_))));
         }
     }
 }

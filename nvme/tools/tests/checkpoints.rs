@@ -78,7 +78,7 @@ fn a_slab_of_two_shards_is_refused_by_the_opening_and_nothing_is_changed() {
     let disk = disk_of(&damaged);
     assert!(try_open(&disk, 2).is_err());
     assert!(disk.seen() == damaged, "a refused namespace is as it was");
-    assert!(matches!(plan_repair(damaged), Err(ToolError::Damaged(_))));
+    assert!(matches!(plan_repair(damaged, RepairOptions::default()), Err(ToolError::Damaged(_))));
 }
 
 #[test]

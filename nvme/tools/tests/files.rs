@@ -49,7 +49,7 @@ fn reading_tools_change_nothing_and_repair_in_place_serves_again() {
     let file = Temporary::holding("repair", &medium);
     let report = check(&file.0, CheckOptions::default(), &mut |_| {}).expect("checked");
     assert_eq!(report.status, Status::Recoverable, "{report}");
-    assert!(repair(&file.0, true, 1).expect("nothing to do").losses.is_empty());
+    assert!(repair(&file.0, RepairOptions::default(), true, 1).expect("nothing to do").losses.is_empty());
     assert_eq!(file.medium(), medium, "nothing was to be repaired, so nothing is written");
 
     // The first commit that the journal still needs.
@@ -64,11 +64,11 @@ fn reading_tools_change_nothing_and_repair_in_place_serves_again() {
     let file = Temporary::holding("repair", &damaged);
     let report = check(&file.0, CheckOptions::default(), &mut |_| {}).expect("checked");
     assert_eq!(report.status, Status::Suspect, "{report}");
-    let planned = repair(&file.0, false, 1).expect("planned");
+    let planned = repair(&file.0, RepairOptions::default(), false, 1).expect("planned");
     assert!(!planned.accepted && planned.losses.len() == report.suspects.len(), "{planned}");
     assert!(planned.to_string().contains("nothing was changed"));
     assert_eq!(file.medium(), damaged, "only accepting writes");
-    let done = repair(&file.0, true, 2).expect("repaired");
+    let done = repair(&file.0, RepairOptions::default(), true, 2).expect("repaired");
     assert!(done.accepted && done.losses == planned.losses, "{done}");
     let report = check(&file.0, CheckOptions::default(), &mut |_| {}).expect("checked");
     assert_eq!(report.status, Status::Clean, "{report}");

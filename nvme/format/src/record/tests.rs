@@ -76,6 +76,10 @@ fn every_change() -> Vec<Change<'static>> {
         Change::DirtyOffset { offset: Offset(2) },
         Change::Moved { namespace: Uuid(2), state: MoveState::Current },
         Change::LossAccepted { end: Offset(2) },
+        Change::GivenUp {
+            tenancy: Tenancy(3),
+            ranges: vec![GivenUp { from: 0, to: 8192, first: Offset(1), next: Offset(4) }],
+        },
     ]
 }
 

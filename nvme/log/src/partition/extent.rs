@@ -2,7 +2,7 @@
 
 use base::{BLOCK_SIZE, Monotonic, Offset, PartitionId, Tenancy, WallMillis};
 use batch::{BatchHeader, NO_TIMESTAMP};
-use nvme_format::blob::{ExtentState, IndexPlace};
+use nvme_format::blob::{ExtentState, GivenUp, IndexPlace};
 use nvme_format::index::{IndexEntry, index_blocks};
 use nvme_format::{ExtentAddress, crc};
 use std::rc::Rc;
@@ -39,6 +39,8 @@ pub struct Extent {
     /// What the index blocks hold, while the cache has it.
     pub cached: Option<Rc<Vec<IndexEntry>>>,
     pub index_write: IndexWrite,
+    /// Whole groups of entries whose bytes cannot be read any more, in order: readers go on behind them.
+    pub given_up: Vec<GivenUp>,
     /// Bytes from the start that were given to the device in whole blocks.
     pub submitted: u64,
     in_flight: Vec<(u64, u64)>,
@@ -82,6 +84,7 @@ impl Extent {
             index: None,
             cached: None,
             index_write: IndexWrite::NotYet,
+            given_up: Vec::new(),
             submitted: 0,
             in_flight: Vec::new(),
             direct: Vec::new(),
@@ -281,6 +284,40 @@ impl Extent {
         Some(EntryList { head, tail: &self.entries })
     }
 
+    /// Whether the byte at `position` of the extent was given up.
+    pub fn is_given_up(&self, position: u64) -> bool {
+        let index = self.given_up.partition_point(|range| u64::from(range.to) <= position);
+        self.given_up.get(index).is_some_and(|range| u64::from(range.from) <= position)
+    }
+
+    /// Everything in it was given up, its index with it: that may be what could not be read.
+    pub fn is_lost(&self) -> bool {
+        self.given_up.first().is_some_and(|range| range.from == 0 && u64::from(range.to) == self.len)
+    }
+
+    /// Gives up ranges that hold whole groups of entries, or all of a sealed extent.
+    pub fn give_up(&mut self, ranges: &[GivenUp]) {
+        for range in ranges.iter().filter(|range| u64::from(range.to) <= self.len) {
+            let index = self.given_up.partition_point(|other| other.to <= range.from);
+            let end = self.given_up.partition_point(|other| other.from < range.to).max(index);
+            let mut whole = *range;
+            for other in self.given_up.drain(index..end) {
+                (whole.from, whole.to) = (whole.from.min(other.from), whole.to.max(other.to));
+                (whole.first, whole.next) = (whole.first.min(other.first), whole.next.max(other.next));
+            }
+            self.given_up.insert(index, whole);
+        }
+        self.forget_lost_index();
+    }
+
+    fn forget_lost_index(&mut self) {
+        if self.sealed && self.is_lost() {
+            self.entries.clear();
+            (self.index, self.cached) = (None, None);
+            self.index_write = IndexWrite::NoRoom;
+        }
+    }
+
     /// Cuts the extent at `len`; later appends take another. Index blocks that were written are void: the entries are
     /// those of the cut, and are written again where there is room.
     pub fn cut(&mut self, len: u64, entries: &[IndexEntry], largest: (WallMillis, Offset)) {
@@ -297,6 +334,11 @@ impl Extent {
             self.index_write = IndexWrite::Void;
         }
         self.direct.retain(|(from, _)| *from < len);
+        self.given_up.retain(|range| u64::from(range.from) < len);
+        if let Some(last) = self.given_up.last_mut() {
+            last.to = last.to.min(len as u32);
+        }
+        self.forget_lost_index();
     }
 
     /// Where the index blocks go: behind the data and behind everything that was written before a cut.
@@ -320,6 +362,7 @@ impl Extent {
             offset_of_largest: self.largest.1,
             entries: self.entries.clone(),
             index: self.index,
+            given_up: self.given_up.clone(),
         }
     }
 
@@ -331,12 +374,14 @@ impl Extent {
         extent.largest = (WallMillis(state.largest_timestamp), state.offset_of_largest);
         extent.entries = state.entries.clone();
         extent.index = state.index;
+        extent.given_up = state.given_up.clone();
         if let Some(place) = state.index {
             // The index lies behind the data: nothing below its end is written again.
             let end = u64::from(place.block) * BLOCK + index_blocks(place.entries as usize) * BLOCK;
             extent.submitted = extent.submitted.max(end.min(state.address.order.bytes()));
             extent.index_write = IndexWrite::Done;
         }
+        extent.forget_lost_index();
         extent
     }
 

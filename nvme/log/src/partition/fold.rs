@@ -110,6 +110,11 @@ impl Partition {
                 self.suspect = None;
                 self.high_watermark = self.high_watermark.min(*end);
             }
+            Change::GivenUp { tenancy, ranges } => {
+                if let Some(extent) = self.extent_mut(*tenancy) {
+                    extent.give_up(ranges);
+                }
+            }
         }
         Vec::new()
     }

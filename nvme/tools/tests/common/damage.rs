@@ -138,7 +138,7 @@ pub fn passing_time() -> impl FnMut() -> Now {
 /// Takes the loss on a copy, and checks that the rest is as before.
 pub fn repaired(medium: &Medium) -> (RepairReport, Medium) {
     let before = checked(medium);
-    let planned = plan_repair(medium.clone()).expect("a plan");
+    let planned = plan_repair(medium.clone(), RepairOptions::default()).expect("a plan");
     assert!(!planned.accepted);
     let disk = disk_of(medium);
     let done = repair_device(&mut disk.open(), &mut passing_time(), &planned, 99).expect("repaired");

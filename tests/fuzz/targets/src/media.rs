@@ -402,6 +402,7 @@ pub fn partition_blob_seeds() -> Vec<Vec<u8>> {
         offset_of_largest: Offset(4),
         entries: vec![entry(0)],
         index: Some(IndexPlace { block: 3, entries: 1 }),
+        given_up: vec![GivenUp { from: 0, to: 900, first: Offset(2), next: Offset(8) }],
     };
     let snapshot = ProducerSnapshot {
         offset: Offset(2),
