@@ -149,12 +149,31 @@ fn place(args: &ProcessArgs, cluster_id: Option<&str>) -> Result<Place, StartErr
 }
 
 /// The children of `start` end with it.
-fn end_with_supervisor(args: &ProcessArgs) -> Result<(), StartError> {
+fn end_with_supervisor(args: &ProcessArgs) -> Result<Remains, StartError> {
     if args.run_dir.is_some() {
         rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::TERM))
             .map_err(std::io::Error::from)?;
     }
-    Ok(())
+    let made_by_start = args.run_dir.is_some() && args.node.ephemeral;
+    let directories = made_by_start.then(|| args.node.data.iter().chain(&args.run_dir).cloned().collect());
+    Ok(Remains { supervisor: rustix::process::getppid(), directories: directories.unwrap_or_default() })
+}
+
+/// What `start --ephemeral` made and can no longer remove when it was killed: then the last of its children does.
+struct Remains {
+    supervisor: Option<rustix::process::Pid>,
+    directories: Vec<PathBuf>,
+}
+
+impl Drop for Remains {
+    fn drop(&mut self) {
+        if rustix::process::getppid() != self.supervisor {
+            for directory in &self.directories {
+                // The other child may still write there, or have removed it already.
+                let _ = std::fs::remove_dir_all(directory);
+            }
+        }
+    }
 }
 
 fn dataplane_options(args: &ProcessArgs, place: &Place) -> Result<data_core::DataplaneOptions, StartError> {
@@ -172,7 +191,7 @@ fn dataplane_options(args: &ProcessArgs, place: &Place) -> Result<data_core::Dat
 }
 
 pub fn dataplane(args: &ProcessArgs) -> Result<ExitCode, StartError> {
-    end_with_supervisor(args)?;
+    let _remains = end_with_supervisor(args)?;
     let place = place(args, None)?;
     let options = dataplane_options(args, &place)?;
     data_core::run(options, |bootstrap| {
@@ -182,7 +201,7 @@ pub fn dataplane(args: &ProcessArgs) -> Result<ExitCode, StartError> {
 }
 
 pub fn controlplane(args: &ProcessArgs) -> Result<ExitCode, StartError> {
-    end_with_supervisor(args)?;
+    let _remains = end_with_supervisor(args)?;
     let place = place(args, None)?;
     data_core::cpu_plan(&place.config.node.cores)?.keep_off()?;
     let options = daemon::DaemonOptions {

@@ -6,8 +6,9 @@ use common::*;
 use perf::client::CallError;
 use rustix::process::Signal;
 use std::fs;
+use std::io::{BufRead, BufReader};
 use std::net::TcpListener;
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 use wire::messages::fetch_request::{FetchPartition, FetchTopic};
 use wire::messages::{ApiVersionsRequest, FetchRequest};
@@ -166,4 +167,20 @@ fn a_directory_that_cannot_be_made_is_named() {
     assert!(!node.wait_end().success());
     let log = node.log();
     assert!(log.contains(&file.join("data").display().to_string()), "{log}");
+}
+
+#[test]
+fn a_node_in_memory_leaves_nothing_when_it_is_killed() {
+    let folder = Folder::new();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_pollux"));
+    command.args(["start", "--ephemeral"]).env("TMPDIR", &folder.0);
+    let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().expect("starts");
+    let mut line = String::new();
+    BufReader::new(child.stdout.take().expect("a pipe")).read_line(&mut line).expect("a line");
+    assert!(line.contains("bootstrap"), "{line}");
+    let left = || fs::read_dir(&folder.0).expect("the folder").count();
+    assert!(left() > 0, "it is here that it keeps its files");
+    child.kill().expect("killed");
+    child.wait().expect("reaped");
+    until("nothing to be left", || (left() == 0).then_some(()));
 }
