@@ -4,7 +4,7 @@
 use crate::region::map_shared;
 use base::BLOCK_SIZE;
 use std::fs::File;
-use std::io;
+use std::io::{self, Write};
 use std::path::Path;
 use std::ptr::NonNull;
 use std::sync::atomic::AtomicU64;
@@ -31,7 +31,7 @@ impl SharedPages {
         Ok((pages, file))
     }
 
-    /// A new file of `bytes` rounded up to blocks. An old one of that name is replaced and never emptied: a process that
+    /// A new file of `bytes` rounded up to blocks, all of which it has. An old one of that name is replaced and never emptied: a process that
     /// still maps it would die of touching pages beyond its end.
     pub fn create(path: &Path, bytes: usize) -> io::Result<SharedPages> {
         match std::fs::remove_file(path) {
@@ -57,8 +57,12 @@ impl SharedPages {
         Ok(SharedPages { base, words: len / size_of::<AtomicU64>() })
     }
 
-    fn sized(file: &File, bytes: usize) -> io::Result<SharedPages> {
-        file.set_len(bytes.next_multiple_of(BLOCK_SIZE) as u64)?;
+    /// The file gets its blocks here, where a full file system is an error: a hole that is touched in a mapping when
+    /// there is no room for it ends the process (SIGBUS).
+    fn sized(mut file: &File, bytes: usize) -> io::Result<SharedPages> {
+        for _ in 0..bytes.div_ceil(BLOCK_SIZE) {
+            file.write_all(&[0; BLOCK_SIZE])?;
+        }
         SharedPages::from_file(file)
     }
 
@@ -107,8 +111,10 @@ mod tests {
         let pages = SharedPages::create(&path, 1).unwrap();
         pages.words()[0].store(9, Relaxed);
         assert_eq!(SharedPages::open(&path).unwrap().words()[0].load(Relaxed), 9);
-        SharedPages::create(&path, 1).unwrap();
+        SharedPages::create(&path, 3 * BLOCK_SIZE).unwrap();
         assert_eq!(pages.words()[0].load(Relaxed), 9, "a mapping of the replaced file lives on");
+        let blocks = std::os::unix::fs::MetadataExt::blocks(&std::fs::metadata(&path).unwrap());
+        assert!(blocks * 512 >= 3 * BLOCK_SIZE as u64, "no hole is left for later");
         std::fs::write(&path, b"short").unwrap();
         assert_eq!(SharedPages::open(&path).unwrap_err().kind(), io::ErrorKind::InvalidData);
         std::fs::remove_file(&path).unwrap();

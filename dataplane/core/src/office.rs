@@ -50,9 +50,7 @@ impl<S: Streams, N: Namespace, O: Offload> Core<S, N, O> {
                 self.sessions.on_received(now, stream, bytes);
             }
             StreamEvent::Filled { stream, buffer } => self.sessions.on_filled(now, stream, buffer),
-            StreamEvent::PeerFinished { stream } => {
-                self.with_sessions(now, |sessions, turn| sessions.on_peer_finished(turn, stream));
-            }
+            StreamEvent::PeerFinished { stream } => self.sessions.on_peer_finished(stream),
             StreamEvent::Writable { stream, .. } => {
                 self.with_sessions(now, |sessions, turn| sessions.on_writable(turn, stream));
             }

@@ -163,10 +163,20 @@ fn sleeper_for(waker: Arc<std::sync::OnceLock<net::Waker>>) -> Sleeper {
         }
     })
 }
+/// Where the file system is full the node serves all the same: reading, and deleting to make room, matter more.
 fn shared_counters(options: &DataplaneOptions, cores: u16) -> Result<Words, DataplaneError> {
     let bytes = counters::mapping_bytes(usize::from(cores));
-    let pages = SharedPages::create(&options.counters, bytes).map_err(system("the counters' mapping"))?;
-    Ok(Arc::new(pages))
+    match SharedPages::create(&options.counters, bytes) {
+        Ok(pages) => Ok(Arc::new(pages)),
+        Err(error) if error.kind() == std::io::ErrorKind::StorageFull => {
+            let path = options.counters.display();
+            tracing::warn!(%path, %error, "the dataplane's metrics are not shown until it is started with room for them");
+            // An empty or cut one would be taken for this run's.
+            let _ = std::fs::remove_file(&options.counters);
+            Ok(counters::heap_words(usize::from(cores)))
+        }
+        Err(error) => Err(system("the counters' mapping")(error)),
+    }
 }
 
 fn report(opened: &Opened) {

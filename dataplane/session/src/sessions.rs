@@ -255,13 +255,12 @@ impl Sessions {
         self.touched = touched;
     }
 
-    pub fn on_peer_finished<S: Streams>(&mut self, turn: &mut Turn<'_, S>, stream: StreamId) {
+    /// The peer sends no more. What it sent before may have come in the same poll, and is looked at first
+    /// (`on_events_taken`): a producer that wants no acknowledgement sends, closes and is gone.
+    pub fn on_peer_finished(&mut self, stream: StreamId) {
         let Some(connection) = self.connections.get_mut(&stream) else { return };
         connection.peer_finished = true;
-        if connection.replies.pending() == 0 && connection.held.is_none() {
-            connection.ending = true;
-            turn.net.close(stream, Close::AfterSending);
-        }
+        self.touch(stream);
     }
 
     /// The stream is no more: what waits for it is cancelled.

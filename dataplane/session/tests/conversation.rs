@@ -207,6 +207,36 @@ fn bad_input_ends_its_own_connection_only() {
 }
 
 #[test]
+fn what_was_sent_before_the_peer_finished_is_served() {
+    for faults in [SimFaults::none(), SimFaults { reset: None, ..SimFaults::some() }] {
+        let mut world = World::new(faults);
+        let mut peer = world.connect();
+        world.settle();
+        // All of it, and the end, may come in one poll; the last request is cut short.
+        let sent = [
+            frame(9, 1, &produce(0)),
+            frame(12, 2, &MetadataRequest::default()),
+            frame(9, 3, &produce(-1)),
+            frame(9, 4, &produce(0)),
+            frame(12, 5, &MetadataRequest::default())[..9].to_vec(),
+        ];
+        peer.write(&sent.concat());
+        peer.finish();
+        for number in 0..3 {
+            world.settle();
+            assert_eq!(world.commands.len(), [1, 3, 3][number], "what may be evaluated is");
+            let gather = gather_of(&world.commands[number]);
+            world.answer_produce(gather, 1, number as i64);
+        }
+        world.settle();
+        let answers = answers(&peer.read(), &[(ApiKey::Metadata, 12), (ApiKey::Produce, 9)]);
+        assert_eq!(answers.iter().map(|(id, _)| *id).collect::<Vec<_>>(), vec![2, 3]);
+        assert_eq!(peer.state(), net::sim::PeerState::Finished, "then the connection ends");
+        assert!(world.sessions.out.ended.is_empty(), "which was the peer's wish");
+    }
+}
+
+#[test]
 fn a_failed_produce_without_acks_closes_and_a_good_one_is_silent() {
     let mut world = World::new(SimFaults::none());
     let mut peer = world.connect();

@@ -133,7 +133,9 @@ impl Broker for Pollux {
         let mut command = prefixed(&self.prefix, self.program.as_os_str());
         command.arg("start").arg("--data").arg(&self.data);
         command.arg("--config").arg(self.scratch.path().join("pollux.toml"));
-        command.args(["--set", "node.id=1"]);
+        if !self.own.iter().any(|setting| setting.starts_with("node.id=")) {
+            command.args(["--set", "node.id=1"]);
+        }
         if self.listens {
             command.args(["--listen", &self.address.to_string()]);
         }

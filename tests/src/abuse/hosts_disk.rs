@@ -125,7 +125,8 @@ fn quorum(node: &Pollux, mounted: &Mounted) -> Result<()> {
         let log = node.logged()?;
         let line = log.lines().find(|line| line.contains("No space left") || line.contains("StorageFull"));
         Ok(line.map(str::to_owned))
-    })?;
+    })
+    .map_err(|fault| format!("{fault}\n{}", node.log_tail()))?;
     println!("the control plane says: {}", told.trim());
     std::fs::remove_file(crowd)?;
     wait::until("admin to work again", Duration::from_secs(60), || Ok(create(node, "after").ok()))?;

@@ -56,7 +56,7 @@ pub fn on_event(sessions: &mut Sessions, turn: &mut Turn<'_, SimStreams>, event:
         StreamEvent::Received { stream, bytes } => sessions.on_received(turn.now, stream, bytes),
         StreamEvent::Filled { stream, buffer } => sessions.on_filled(turn.now, stream, buffer),
         StreamEvent::Writable { stream, .. } => sessions.on_writable(turn, stream),
-        StreamEvent::PeerFinished { stream } => sessions.on_peer_finished(turn, stream),
+        StreamEvent::PeerFinished { stream } => sessions.on_peer_finished(stream),
         StreamEvent::Closed { stream, .. } => sessions.on_closed(stream),
         other => panic!("{other:?}"),
     }

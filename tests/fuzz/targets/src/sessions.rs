@@ -142,7 +142,7 @@ impl World {
             StreamEvent::Received { stream, bytes } => self.sessions.on_received(self.now, stream, bytes),
             StreamEvent::Filled { stream, buffer } => self.sessions.on_filled(self.now, stream, buffer),
             StreamEvent::Writable { stream, .. } => self.with(|s, turn| s.on_writable(turn, stream)),
-            StreamEvent::PeerFinished { stream } => self.with(|s, turn| s.on_peer_finished(turn, stream)),
+            StreamEvent::PeerFinished { stream } => self.with(|s, _| s.on_peer_finished(stream)),
             StreamEvent::Closed { stream, .. } => self.with(|s, _| s.on_closed(stream)),
             other => panic!("{other:?}"),
         }
@@ -556,7 +556,7 @@ pub fn campaign(api: ApiKey, count: usize, seed: u64) -> Tally {
 }
 
 /// Most mutations leave the frame's size right, so that the damage is met further in; a fifth is no mutation.
-fn one_frame(seeds: &[Vec<Vec<u8>>; 2], dice: &mut Random) -> Vec<u8> {
+pub fn one_frame(seeds: &[Vec<Vec<u8>>; 2], dice: &mut Random) -> Vec<u8> {
     let pick = |dice: &mut Random| {
         let from = if seeds[1].is_empty() { &seeds[0] } else { &seeds[dice.below(2) as usize] };
         &from[dice.below(from.len() as u64) as usize]
