@@ -17,7 +17,8 @@ pub struct Region {
 
 #[derive(Debug)]
 enum Backing {
-    Heap(Layout),
+    /// Where the allocation starts, less than a block before the region, and its layout.
+    Heap(NonNull<u8>, Layout),
     Mapped(GiveBack),
 }
 
@@ -100,17 +101,23 @@ impl Region {
     /// Memory from the heap: needs no system call, so that tests run under miri. Panics where the heap is exhausted.
     pub fn heap(bytes: usize) -> Region {
         let len = whole_blocks(bytes).expect("a heap region has between one block and isize::MAX bytes");
-        let layout = Layout::from_size_align(len, BLOCK_SIZE).expect("the length was just checked");
+        // Without an alignment of its own: the allocator would fill aligned memory with zeroes itself, every byte of it,
+        // instead of taking zeroed pages on use.
+        let layout =
+            Layout::array::<u8>(len.saturating_add(BLOCK_SIZE)).expect("a heap region is far below isize::MAX");
         // SAFETY: the layout's size is not zero.
         let pointer = unsafe { std::alloc::alloc_zeroed(layout) };
-        let Some(base) = NonNull::new(pointer) else { std::alloc::handle_alloc_error(layout) };
-        Region { base, len, backing: Backing::Heap(layout) }
+        let Some(start) = NonNull::new(pointer) else { std::alloc::handle_alloc_error(layout) };
+        let skip = start.addr().get().next_multiple_of(BLOCK_SIZE) - start.addr().get();
+        // SAFETY: less than a block is skipped, and the allocation is a block longer than the region.
+        let base = unsafe { start.add(skip) };
+        Region { base, len, backing: Backing::Heap(start, layout) }
     }
 
     /// A further region of the same family: from the heap or from the system.
     pub(crate) fn another(&self, bytes: usize) -> io::Result<Region> {
         match self.backing {
-            Backing::Heap(_) => Ok(Region::heap(bytes)),
+            Backing::Heap(..) => Ok(Region::heap(bytes)),
             Backing::Mapped(_) => Region::anonymous(bytes),
         }
     }
@@ -154,7 +161,7 @@ impl Region {
     pub(crate) fn give_back(&self, offset: usize, bytes: usize) -> bool {
         assert!(offset.is_multiple_of(BLOCK_SIZE) && bytes.is_multiple_of(BLOCK_SIZE) && offset + bytes <= self.len);
         let advice = match self.backing {
-            Backing::Heap(_) | Backing::Mapped(GiveBack::Never) => return false,
+            Backing::Heap(..) | Backing::Mapped(GiveBack::Never) => return false,
             #[cfg(target_os = "linux")]
             Backing::Mapped(GiveBack::DontNeed) => rustix::mm::Advice::LinuxDontNeed,
             #[cfg(target_os = "linux")]
@@ -172,8 +179,8 @@ impl Region {
 impl Drop for Region {
     fn drop(&mut self) {
         match self.backing {
-            // SAFETY: allocated in `heap` with this very layout, and freed only here.
-            Backing::Heap(layout) => unsafe { std::alloc::dealloc(self.base.as_ptr(), layout) },
+            // SAFETY: allocated in `heap`, at this start and with this very layout, and freed only here.
+            Backing::Heap(start, layout) => unsafe { std::alloc::dealloc(start.as_ptr(), layout) },
             Backing::Mapped(_) => {
                 // SAFETY: mapped by this region with this length, unmapped only here; buffers and parcels keep the
                 // region alive, so nothing refers to it any more.

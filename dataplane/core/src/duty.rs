@@ -44,6 +44,9 @@ fn tell(partition: base::PartitionId, error: &DutyError) {
             tracing::info!(%partition, epoch = epoch.0, "not led under an epoch of an earlier run; a new one is awaited");
         }
         DutyError::CreatedLater => tracing::warn!(%partition, "a removal older than the partition is refused"),
+        DutyError::Full => {
+            tracing::error!(%partition, "the namespace is full: delete topics or enlarge it, and it is made")
+        }
         DutyError::Stopped => tracing::error!(%partition, "the namespace has stopped"),
         DutyError::Suspect { from } => {
             tracing::error!(%partition, from = from.0, "records may be lost from this offset on; not served until repaired");

@@ -46,6 +46,8 @@ pub enum DutyError {
     CreatedLater,
     /// The namespace has stopped.
     Stopped,
+    /// There is no room for the partition; it is made when there is.
+    Full,
     /// Records of it may be lost: it waits for repair and is refused until then.
     Suspect { from: Offset },
     /// The epoch is one that an earlier run used: it is not led until a new one comes (design 04).
@@ -58,6 +60,8 @@ impl Partitions {
     /// An image begins: what it does not name by `end_image` is stray.
     pub fn begin_image(&mut self) {
         self.image += 1;
+        // It names them again, unless they are gone.
+        self.stalled.retain(|one| !matches!(one, Stalled::Unplaced(_)));
     }
 
     /// Puts the partitions that the image did not name out of service, and names them.
@@ -104,6 +108,13 @@ impl Partitions {
                 Err(ChangeError::Pressure) => {
                     self.stalled.push_back(Stalled::Duty(Box::new(duty)));
                     return Ok(());
+                }
+                Err(ChangeError::Full) => {
+                    let same =
+                        |one: &Stalled| matches!(one, Stalled::Unplaced(other) if other.partition == duty.partition);
+                    self.stalled.retain(|one| !same(one));
+                    self.stalled.push_back(Stalled::Unplaced(Box::new(duty)));
+                    return Err(DutyError::Full);
                 }
                 Err(_) => return Err(DutyError::Stopped),
             },
@@ -226,7 +237,7 @@ impl Partitions {
     /// The only way a partition goes. Its bytes are freed in the background.
     pub fn remove(&mut self, store: &mut Store, removal: Removal) -> Result<(), DutyError> {
         let gone = |duty: &Duty| duty.partition == removal.partition && duty.created_at <= removal.removed_at;
-        self.stalled.retain(|one| !matches!(one, Stalled::Duty(duty) if gone(duty)));
+        self.stalled.retain(|one| !matches!(one, Stalled::Duty(duty) | Stalled::Unplaced(duty) if gone(duty)));
         let Some(log) = store.find(removal.partition) else { return Ok(()) };
         if removal.removed_at < store.created_at(log) {
             return Err(DutyError::CreatedLater);

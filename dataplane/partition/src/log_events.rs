@@ -78,7 +78,7 @@ impl Partitions {
                     }
                 }
                 // What is refused for good has been told to whoever sent it; a stalled one has no one left to tell.
-                Stalled::Duty(duty) => drop(self.apply(now, store, *duty)),
+                Stalled::Duty(duty) | Stalled::Unplaced(duty) => drop(self.apply(now, store, *duty)),
                 Stalled::Removal(removal) => drop(self.remove(store, removal)),
                 Stalled::LogStart(token) => self.retry_delete(store, token),
             }

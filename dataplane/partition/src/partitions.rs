@@ -66,6 +66,8 @@ pub struct Space {
 pub(crate) enum Stalled {
     Appends(ReplicaToken),
     Duty(Box<crate::duties::Duty>),
+    /// Of a partition for which the namespace has no room: no other duty waits for it, since a removal may make some.
+    Unplaced(Box<crate::duties::Duty>),
     Removal(crate::duties::Removal),
     LogStart(OperationToken),
 }

@@ -70,6 +70,9 @@ pub enum ChangeError {
     /// Nothing was changed; `LogEvent::Room` tells when to try again.
     #[error("the store has to catch up first")]
     Pressure,
+    /// Nothing was changed, and only deletions or growth will make room; `LogEvent::Room` tells of it.
+    #[error("the namespace is full")]
+    Full,
     #[error("the namespace has stopped")]
     Stopped,
     #[error("the offset is outside the log")]
@@ -327,6 +330,8 @@ pub enum KeeperRequest {
     Released {
         slab: SlabId,
     },
+    /// The core's ring is written once, whole: its share of the budget for zeroes is free.
+    RingWritten,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -334,13 +339,11 @@ pub enum KeeperReply {
     Slab {
         shard: base::ShardId,
         slab: SlabId,
+        /// It came from what is kept for checkpoints.
+        reserve: bool,
     },
     /// Nothing is left.
-    Full {
-        shard: base::ShardId,
-    },
+    Full { shard: base::ShardId },
     /// There are not so many that one is given ahead of need.
-    NotNow {
-        shard: base::ShardId,
-    },
+    NotNow { shard: base::ShardId },
 }

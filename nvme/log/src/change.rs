@@ -26,6 +26,7 @@ impl Store {
         if self.by_id.contains_key(&partition) {
             return Err(ChangeError::Exists);
         }
+        self.refuse_new()?;
         self.reserve_change(SMALL)?;
         let shard = self.shard_for_new(now);
         let version = self.shard_mut(shard).take_version();
@@ -38,19 +39,37 @@ impl Store {
         Ok(slot)
     }
 
+    /// A partition more takes room in every checkpoint from now on, the one that ends the next opening too. Where there is
+    /// none for data either, or only the part of the ring is left that deletions need, none is made (rule 9).
+    fn refuse_new(&mut self) -> Result<(), ChangeError> {
+        let full = self.is_starved() || self.full && self.shards.iter().all(Shard::is_short);
+        if full || !self.lane.has_room(SMALL, false) {
+            self.someone_waits = true;
+            return Err(if full { ChangeError::Full } else { ChangeError::Pressure });
+        }
+        Ok(())
+    }
+
     /// The least-loaded shard among those that have a slab; another is asked for meanwhile, so that the next ones
     /// spread over more shards as far as there are slabs for them.
     fn shard_for_new(&mut self, now: Now) -> ShardId {
         let load = |shard: &&Shard| (shard.partitions, shard.id);
-        let has_slab = |shard: &&Shard| shard.space.total_units() > 0;
-        let found = self.shards.iter().filter(has_slab).min_by_key(load).map(|shard| (shard.id, shard.partitions));
+        let full = self.full;
+        let takes = |shard: &&Shard| shard.space.total_units() > 0 && !(full && shard.is_short());
+        let found = self.shards.iter().filter(takes).min_by_key(load).map(|shard| (shard.id, shard.partitions));
         let without = |shard: &&Shard| shard.space.total_units() == 0;
-        let coming = self.shards.iter().filter(without).find(|shard| shard.slab_request == SlabRequest::Sent);
+        let coming =
+            self.shards.iter().filter(without).find(|shard| matches!(shard.slab_request, SlabRequest::Sent { .. }));
         let next = coming.or_else(|| self.shards.iter().filter(without).min_by_key(load)).map(|shard| shard.id);
         if let Some(next) = next
             && found.is_none_or(|(_, partitions)| partitions > 0)
         {
             self.request_slab(now, next, SlabNeed::Data);
+        }
+        if let Some((shard, _)) = found
+            && self.shard_mut(shard).is_short()
+        {
+            self.request_slab(now, shard, SlabNeed::Data);
         }
         found.map(|(shard, _)| shard).or(next).expect("a core has shards")
     }

@@ -16,7 +16,7 @@ use nvme_format::{ExtentAddress, ExtentOrder, crc};
 use nvme_plan::{Class, Operation, Promise};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-/// Bytes of blobs that one turn writes.
+/// Bytes of blobs, or of directories, that one turn writes before others have theirs.
 const SLICE: usize = 256 * 1024;
 /// A round begins when this part of the ring was written since the last one.
 const RING_PART: u64 = 4;
@@ -80,7 +80,8 @@ impl Store {
     pub(crate) fn is_starved(&self) -> bool {
         let starved = self.round.as_ref().and_then(|round| round.starved);
         starved.is_some_and(|shard| {
-            matches!(self.shards[self.shard_index(shard)].slab_request, SlabRequest::Refused { .. })
+            let request = self.shards[self.shard_index(shard)].slab_request;
+            matches!(request, SlabRequest::Refused { need: SlabNeed::Internal, .. })
         })
     }
 
@@ -285,7 +286,11 @@ impl Store {
     }
 
     fn write_directories(&mut self, now: Now, round: &mut Round) -> bool {
+        let mut written = 0;
         while let Some(index) = Some(round.directories.len()).filter(|index| *index < self.shards.len()) {
+            if written >= SLICE {
+                return false;
+            }
             let mut directory = self.directory_of(index);
             let shard = self.shards[index].id;
             if directory.partitions.is_empty() && directory.view.is_none() {
@@ -317,6 +322,7 @@ impl Store {
                 return false;
             };
             let place = BlobPlace { block: start, at: 0, len: bytes.len() as u32, crc: crc::crc32c(&bytes) };
+            written += bytes.len();
             round.directories.push((place, storage));
         }
         true
@@ -386,7 +392,8 @@ impl Store {
         true
     }
 
-    pub(crate) fn on_checkpoint_written(&mut self, purpose: &Purpose) {
+    pub(crate) fn on_checkpoint_written(&mut self, now: Now, purpose: &Purpose) {
+        let deadline = self.deadline(now);
         let Some(round) = &mut self.round else { return };
         match purpose {
             Purpose::CheckpointBody => round.writes -= 1,
@@ -394,7 +401,7 @@ impl Store {
             Purpose::CheckpointRoot => {
                 round.writes -= 1;
                 if round.writes == 0 {
-                    self.io.emit(Purpose::CheckpointRootFlush, Class::Background, None, Operation::Flush);
+                    self.io.emit(Purpose::CheckpointRootFlush, Class::Background, deadline, Operation::Flush);
                 }
             }
             _ => round.phase = Phase::Published,

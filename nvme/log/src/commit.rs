@@ -95,7 +95,7 @@ impl Store {
             Purpose::CheckpointBody
             | Purpose::CheckpointFlush
             | Purpose::CheckpointRoot
-            | Purpose::CheckpointRootFlush => self.on_checkpoint_written(&purpose),
+            | Purpose::CheckpointRootFlush => self.on_checkpoint_written(now, &purpose),
             Purpose::RingZeroes => self.on_ring_zeroes(),
         }
     }
@@ -335,7 +335,7 @@ impl Store {
                 continue;
             }
             self.shard_mut(held.shard).space.release(held.freed.address);
-            (self.room_made, self.units_freed) = (true, true);
+            (self.room_made, self.units_freed, self.full) = (true, true, false);
         }
     }
 

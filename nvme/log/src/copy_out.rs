@@ -41,8 +41,13 @@ impl Store {
     /// Submits the partition's next copy-out; says whether more is left to be tried.
     fn copy_one(&mut self, now: Now, slot: LogSlot) -> bool {
         let Some(partition) = self.partition(slot) else { return false };
+        let space = &self.shards[self.shard_index(partition.shard)].space;
         for extent in &partition.extents {
             let tenancy = extent.tenancy;
+            if !space.is_durable(extent.address) {
+                // Its slab is not the shard's before the record of its taking is durable.
+                return true;
+            }
             if extent.submitted < extent.writable_until() {
                 return self.copy_data(now, slot, tenancy);
             }

@@ -2,7 +2,7 @@
 //! superblock what was learned about the device.
 
 use crate::api::{KeeperReply, KeeperRequest, SlabNeed};
-use crate::ring_zeroes::{ZERO_BLOCKS, ZERO_EVERY};
+use crate::ring_zeroes::{ZERO_BLOCKS, pace};
 use crate::superblock_update::SuperblockUpdate;
 use arena::Arena;
 use base::{Block, BlockRange, CoreId, Monotonic, Now, ShardId};
@@ -19,6 +19,8 @@ const BLOCK: u64 = base::BLOCK_SIZE as u64;
 const GROWTH_AHEAD: u64 = 128 * 1024 * 1024;
 /// After a refusal of the file system it is asked again.
 const GROWTH_RETRY: Duration = Duration::from_secs(10);
+/// A write or flush of the superblock that takes longer has failed (rule 6).
+const SUPERBLOCK_DEADLINE: Duration = Duration::from_secs(30);
 /// Tell the keeper's requests from those of the store on the same queue, whose tokens name slots: none has such a number.
 const GROWTH_TOKEN: Token = Token(u64::MAX);
 const SUPERBLOCK_TOKEN: Token = Token(u64::MAX - 1);
@@ -48,7 +50,9 @@ pub struct Keeper {
     cores: u16,
     grows: bool,
     transfer_max: u64,
-    zero_ahead: bool,
+    /// Rings that are yet to be written with zeroes, and share a budget with what is grown; `None` where nothing is
+    /// zeroed ahead of use.
+    zeroes: Option<u16>,
     growth: Growth,
     waiting: VecDeque<ShardId>,
     replies: VecDeque<(CoreId, KeeperReply)>,
@@ -62,7 +66,7 @@ impl Keeper {
         geometry: &Geometry,
         cores: u16,
         owned: &[(SlabId, ShardId)],
-        zero_ahead: bool,
+        zeroes: Option<u16>,
     ) -> Keeper {
         let map = superblock.map;
         let mut owners = vec![None; map.slabs_within(map.blocks_max.max(geometry.blocks)) as usize];
@@ -76,7 +80,7 @@ impl Keeper {
             cores,
             grows: geometry.grows,
             transfer_max: u64::from(geometry.transfer_max),
-            zero_ahead,
+            zeroes,
             growth: Growth::Idle,
             waiting: VecDeque::new(),
             replies: VecDeque::new(),
@@ -157,6 +161,7 @@ impl Keeper {
     pub fn on_request(&mut self, now: Now, request: KeeperRequest) {
         match request {
             KeeperRequest::Released { slab } => self.owners[slab.0 as usize] = None,
+            KeeperRequest::RingWritten => self.zeroes = self.zeroes.map(|rings| rings.saturating_sub(1)),
             KeeperRequest::Slab { shard, need } => {
                 let keep = match need {
                     SlabNeed::Internal => 0,
@@ -164,7 +169,7 @@ impl Keeper {
                     SlabNeed::Ahead => self.reserved() + self.ahead().max(self.in_pool() / 4),
                 };
                 match self.give(shard, keep) {
-                    Some(slab) => self.reply(KeeperReply::Slab { shard, slab }),
+                    Some(slab) => self.reply_slab(shard, slab),
                     None if need == SlabNeed::Ahead => self.reply(KeeperReply::NotNow { shard }),
                     None => self.wait_for_growth(now, shard),
                 }
@@ -181,6 +186,11 @@ impl Keeper {
         let free = self.owners[..pool].iter().position(Option::is_none)?;
         self.owners[free] = Some(shard);
         Some(SlabId(free as u32))
+    }
+
+    fn reply_slab(&mut self, shard: ShardId, slab: SlabId) {
+        let reserve = self.unowned() < self.reserved();
+        self.reply(KeeperReply::Slab { shard, slab, reserve });
     }
 
     fn reply(&mut self, reply: KeeperReply) {
@@ -215,15 +225,15 @@ impl Keeper {
         while let Some(shard) = self.waiting.front().copied() {
             let Some(slab) = self.give(shard, keep) else { return };
             self.waiting.pop_front();
-            self.reply(KeeperReply::Slab { shard, slab });
+            self.reply_slab(shard, slab);
         }
     }
 
     /// Grows ahead of need, and writes what was grown with zeroes: a hole doubles the latency of the writes into it.
     pub fn poll(&mut self, now: Now, plan: &mut Plan) {
         if let Some(operation) = self.update.as_mut().and_then(SuperblockUpdate::next) {
-            let class = Class::Background;
-            plan.push_back(Request { token: SUPERBLOCK_TOKEN, class, deadline: None, operation });
+            let (class, deadline) = (Class::Background, Some(now.monotonic + SUPERBLOCK_DEADLINE));
+            plan.push_back(Request { token: SUPERBLOCK_TOKEN, class, deadline, operation });
         }
         match self.growth {
             Growth::Idle | Growth::Refused { .. } => {
@@ -245,7 +255,7 @@ impl Keeper {
                 } else if now.monotonic >= next {
                     let count = ZERO_BLOCKS.min(self.transfer_max).min(until - done);
                     let range = BlockRange::new(Block(done), count as u32);
-                    let next = now.monotonic + ZERO_EVERY;
+                    let next = now.monotonic + pace(1 + self.zeroes.unwrap_or(0));
                     self.growth = Growth::Zeroing { done: done + count, until, in_flight: true, next };
                     self.emit(plan, Operation::WriteZeroes { range });
                 }
@@ -291,7 +301,7 @@ impl Keeper {
         match (self.growth, completion.result) {
             (Growth::Growing(range), Ok(())) => {
                 let (done, until) = (range.start.0, range.end().0);
-                let done = if self.zero_ahead { done } else { until };
+                let done = if self.zeroes.is_some() { done } else { until };
                 self.growth = Growth::Zeroing { done, until, in_flight: false, next: now.monotonic };
             }
             (Growth::Growing(_), Err(error)) => {

@@ -20,6 +20,7 @@ use nvme_format::region::RegionMap;
 use nvme_format::{ExtentAddress, SlabId};
 use nvme_plan::Geometry;
 use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::time::Duration;
 
 #[derive(Clone, Debug)]
 pub struct ShardSeed {
@@ -48,8 +49,8 @@ pub struct StoreSeed {
     pub(crate) geometry: Geometry,
     pub(crate) ring: RingStart,
     pub(crate) shards: Vec<ShardSeed>,
-    /// The ring was never written.
-    pub(crate) zero_ring: bool,
+    /// How often a piece of the ring is to be written with zeroes, where it never was.
+    pub(crate) zero_ring: Option<Duration>,
 }
 
 impl StoreSeed {
@@ -113,7 +114,8 @@ impl Store {
             idle: Idleness::default(),
             units_freed: true,
             next_quarantine: Monotonic::ZERO,
-            ring_zeroes: seed.zero_ring.then(RingZeroes::new),
+            full: false,
+            ring_zeroes: seed.zero_ring.map(RingZeroes::new),
         };
         for shard in seed.shards {
             store.add_shard(shard);
@@ -225,7 +227,7 @@ impl Store {
             geometry: self.geometry.clone(),
             ring: RingStart { generation: self.lane.generation(), first_sequence: self.lane.first_sequence() },
             shards: shards.collect(),
-            zero_ring: self.ring_zeroes.is_some(),
+            zero_ring: self.ring_zeroes.map(|zeroes| zeroes.every()),
         }
     }
 }

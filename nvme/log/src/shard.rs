@@ -1,5 +1,6 @@
 //! A shard as its core holds it: its space, its numbers, the storage of its checkpoints, the view's bytes.
 
+use crate::api::SlabNeed;
 use crate::partition::Freed;
 use crate::space::Space;
 use base::{Monotonic, ShardId, Tenancy};
@@ -20,10 +21,13 @@ const INTERNAL_UNITS_MIN: u64 = 4;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SlabRequest {
     None,
-    Sent,
-    /// There was none; asked again later.
+    Sent {
+        need: SlabNeed,
+    },
+    /// There was none for this need; asked again later.
     Refused {
         at: Monotonic,
+        need: SlabNeed,
     },
 }
 

@@ -71,6 +71,8 @@ pub struct Store {
     /// Units were freed since slabs were last looked at.
     pub(crate) units_freed: bool,
     pub(crate) next_quarantine: Monotonic,
+    /// By the keeper's last word no slab is left for data, and nothing was freed since.
+    pub(crate) full: bool,
     /// What is left to write of a ring that never was written.
     pub(crate) ring_zeroes: Option<RingZeroes>,
 }
@@ -379,11 +381,17 @@ impl Store {
         let own = self.shard_mut(shard);
         let ask = match own.slab_request {
             SlabRequest::None => true,
-            SlabRequest::Sent => false,
-            SlabRequest::Refused { at } => now.monotonic.since(at) >= retry,
+            SlabRequest::Sent { .. } => false,
+            // What was refused to data may be had for a checkpoint.
+            SlabRequest::Refused { need: refused, .. }
+                if refused != SlabNeed::Internal && need == SlabNeed::Internal =>
+            {
+                true
+            }
+            SlabRequest::Refused { at, .. } => now.monotonic.since(at) >= retry,
         };
         if ask {
-            own.slab_request = SlabRequest::Sent;
+            own.slab_request = SlabRequest::Sent { need };
             self.requests.push_back(KeeperRequest::Slab { shard, need });
         }
     }
@@ -391,14 +399,18 @@ impl Store {
     pub fn on_keeper_reply(&mut self, now: Now, reply: KeeperReply) {
         match reply {
             KeeperReply::Full { shard } => {
-                self.shard_mut(shard).slab_request = SlabRequest::Refused { at: now.monotonic };
+                self.full = true;
+                let own = self.shard_mut(shard);
+                let need = if let SlabRequest::Sent { need } = own.slab_request { need } else { SlabNeed::Data };
+                own.slab_request = SlabRequest::Refused { at: now.monotonic, need };
                 self.room_made = true;
                 // What shards without partitions have got ahead goes back: it is asked for again soon.
                 self.shards.iter_mut().for_each(|shard| shard.keeps_ahead = false);
                 self.units_freed = true;
             }
             KeeperReply::NotNow { shard } => self.shard_mut(shard).slab_request = SlabRequest::None,
-            KeeperReply::Slab { shard, slab } => {
+            KeeperReply::Slab { shard, slab, reserve } => {
+                self.full = reserve;
                 self.on_slab(shard, slab);
             }
         }

@@ -50,8 +50,8 @@ fn what_was_taken_ahead_goes_back_when_data_needs_it() {
     node.turns(2000);
     let slot = create(&mut node, 1);
     let mut appended = 0u64;
+    let bytes = batch(&mut random, 1, 200_000, node.now.wall);
     loop {
-        let bytes = batch(&mut random, 1, 200_000, node.now.wall);
         match node.append(slot, &bytes, 0) {
             Ok(_) => appended += bytes.len() as u64,
             Err(error) => {
@@ -76,12 +76,12 @@ fn growth_stays_ahead_of_what_is_used_and_within_a_step_of_it() {
     node.turns(5000);
     assert_eq!(blocks(&node), idle, "an idle node does not grow");
     let mut first = idle;
+    let bytes = batch(&mut random, 1, 900_000, node.now.wall);
     // Topics come and go: what they had is used again.
     for round in 0..12u128 {
         let slots: Vec<LogSlot> = (0..4).map(|number| create(&mut node, round * 4 + number)).collect();
         for slot in &slots {
             for _ in 0..8 {
-                let bytes = batch(&mut random, 1, 900_000, node.now.wall);
                 node.append(*slot, &bytes, 0).expect("appended");
             }
         }
@@ -100,7 +100,6 @@ fn growth_stays_ahead_of_what_is_used_and_within_a_step_of_it() {
     let slot = create(&mut node, 1000);
     let mut used = 0;
     for _ in 0..400 {
-        let bytes = batch(&mut random, 1, 900_000, node.now.wall);
         used += node.append(slot, &bytes, 0).map(|_| bytes.len() as u64).expect("appended");
     }
     node.settle();
@@ -188,4 +187,129 @@ fn what_was_measured_is_kept_over_a_crash_at_any_step() {
             assert_eq!(node.store().end_offset(slot), Offset(2));
         }
     }
+}
+
+/// Zeroes go out at one budget, whether rings or what a file grew by is written with them, and growth has all of it once
+/// the rings are written.
+#[test]
+fn rings_and_growth_share_one_budget_for_zeroes() {
+    let mut options = options(2);
+    options.store.zero_ahead = true;
+    let (mut node, mut random) = growing(256, 768, 60, &options);
+    let began = node.now.monotonic;
+    let slot = create(&mut node, 1);
+    let bytes = batch(&mut random, 1, 200_000, node.now.wall);
+    let before = blocks(&node);
+    while node.append(slot, &bytes, 0).is_ok() && blocks(&node) == before {}
+    assert!(blocks(&node) > before, "it grew");
+    let all = 2 * node.superblock.map.ring_blocks + 256 * 256;
+    // The rings are as large as commits that overtook the zeroes left them.
+    let mut last = (0, began);
+    while node.now.monotonic.since(last.1) < Duration::from_secs(1) {
+        node.turn();
+        let took = node.now.monotonic.since(began);
+        // A piece of 1 MiB of each may be on its way at any moment.
+        let most = took.as_micros() as u64 * 50 / BLOCK_SIZE as u64 + 3 * 256;
+        assert!(node.zeroed <= most, "{} blocks in {took:?}", node.zeroed);
+        if node.zeroed > last.0 {
+            last = (node.zeroed, node.now.monotonic);
+        }
+    }
+    let took = last.1.since(began);
+    assert!(node.zeroed > 256 * 256 && node.zeroed <= all, "{} of {all} blocks", node.zeroed);
+    assert!(took < Duration::from_secs(9), "all of {} blocks took {took:?}", node.zeroed);
+}
+
+/// As full as it can get by records, with some partitions that still take small ones.
+fn filled(seed: u64, options: &OpenOptions, config: &LogConfig) -> (Node, Random, Vec<LogSlot>) {
+    let (mut node, mut random) = growing(48, 63, seed, options);
+    node.disk.set_faults(FaultPlan { growth_refused: PerMillion::ALWAYS, ..FaultPlan::none() });
+    node.turns(200);
+    let mut slots = Vec::new();
+    for number in 0..96 {
+        let now = node.now;
+        slots.push(node.store().create(now, partition(number), 0, config.clone()).expect("created"));
+    }
+    let small = batch(&mut random, 1, 10, node.now.wall);
+    for slot in &slots {
+        node.append(*slot, &small, 0).expect("appended");
+    }
+    let hog = create(&mut node, 1000);
+    let large = batch(&mut random, 1, 200_000, node.now.wall);
+    let mut refused = 0;
+    while refused < 3 {
+        refused += u32::from(node.append(hog, &large, 0).is_err());
+        node.turns(200);
+    }
+    node.settle();
+    (node, random, slots)
+}
+
+/// Partitions without a record take room in checkpoints too: they are refused while there is enough for the next opening.
+#[test]
+fn a_full_namespace_refuses_partitions_and_opens() {
+    let options = options(1);
+    let (mut node, mut random, _) = filled(70, &options, &LogConfig::keep_everything());
+    let mut created = 0u128;
+    let refusal = loop {
+        let now = node.now;
+        match node.store().create(now, partition(2000 + created), 0, LogConfig::keep_everything()) {
+            Ok(_) => created += 1,
+            Err(ChangeError::Pressure) => node.turns(100),
+            Err(error) => break error,
+        }
+        assert!(created < 100_000, "they are never refused");
+    };
+    assert_eq!(refusal, ChangeError::Full);
+    node.settle();
+    let (used, ring) = node.store().journal_use();
+    assert!(used * 16 <= ring * 15, "{used} of {ring}: deletions have their part");
+    let before = blocks(&node);
+    let (disk, mut now) = node.kill();
+    now = advance(now, Duration::from_secs(1));
+    let mut node = open(&disk, &options, &mut random, &mut now);
+    assert_eq!((blocks(&node), node.store().partition_count() as u128), (before, 97 + created));
+    let hog = node.store().find(partition(1000)).expect("recovered");
+    node.store().delete(hog).expect("deleted");
+    node.turns(20_000);
+    create(&mut node, 1001);
+}
+
+/// What producers did takes more room in checkpoints than in the journal, a snapshot at each segment's base most of all:
+/// the opening has to grow the file before it can end.
+#[test]
+fn an_opening_grows_the_file_where_its_checkpoints_find_no_room() {
+    let options = options(1);
+    let config = LogConfig { segment_bytes: 2_000, ..LogConfig::keep_everything() };
+    let (mut node, mut random, slots) = filled(71, &options, &config);
+    let shard = node.store().shard(slots[0]);
+    let slots: Vec<LogSlot> = slots.into_iter().filter(|slot| node.cores[0].store.shard(*slot) == shard).collect();
+    'filling: for producer in 0..900 {
+        for slot in &slots {
+            let at = node.now.wall;
+            let bytes = producer_batch(&mut random, 1, 10, at, (producer, 0, 0), false);
+            if node.append(*slot, &bytes, 0).is_err() {
+                break 'filling;
+            }
+        }
+    }
+    node.settle();
+    let held = |store: &Store| -> Vec<(PartitionId, Offset)> {
+        let mut held: Vec<_> = store.slots().map(|(slot, id)| (id, store.end_offset(slot))).collect();
+        held.sort();
+        held
+    };
+    let (before, ends) = (blocks(&node), held(node.store()));
+    assert_eq!(node.keeper.unowned(), 0, "checkpoints have taken what is kept for them");
+    let (disk, mut now) = node.kill();
+    now = advance(now, Duration::from_secs(1));
+    disk.set_faults(FaultPlan::none());
+    let mut node = open(&disk, &options, &mut random, &mut now);
+    assert!(blocks(&node) > before, "it grew before it was open");
+    assert_eq!(held(node.store()), ends);
+    // The superblock knows of it: the next opening finds no namespace that shrank, and nothing beyond its end.
+    assert_eq!(node.superblock.blocks, blocks(&node));
+    node.turns(2_000);
+    let (disk, mut now) = node.kill();
+    assert_eq!(held(open(&disk, &options, &mut random, &mut now).store()), ends);
 }

@@ -10,7 +10,7 @@ use nvme_format::superblock::Superblock;
 /// Blocks fetched at once.
 const FETCH_BLOCKS: u64 = 256;
 /// How far behind a break a commit is looked for that states the missing one durable.
-const SEARCH_BLOCKS: u64 = 32 * 1024 * 1024 / BLOCK_SIZE as u64;
+const SEARCH_BLOCKS: u64 = 256 * 1024 * 1024 / BLOCK_SIZE as u64;
 
 /// Where a walk begins.
 #[derive(Clone, Copy, Debug)]

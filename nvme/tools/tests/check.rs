@@ -284,3 +284,28 @@ fn a_blob_that_contradicts_the_extents_is_found_though_all_checksums_hold() {
         assert!(report.findings.iter().any(|finding| finding.text.contains(text)), "{report}");
     }
 }
+
+/// A shard that goes back to its older checkpoint needs more of the journal than the others of its lane: a damaged place
+/// there takes nothing from partitions that a newer checkpoint proves.
+#[test]
+fn damage_before_a_shards_checkpoint_makes_no_suspects_of_it() {
+    let medium = history(31, 1).kill();
+    let (shard, _) = blob_of(&medium, partition(9));
+    let map = superblock(&medium).map;
+    let [newest, older] = roots(&medium, shard)[..] else { panic!("two checkpoints") };
+    let mut between = commits(&medium, LaneId(0));
+    between.retain(|header| (older.next_sequence..newest.next_sequence).contains(&header.sequence));
+    let header = between[between.len() / 2];
+    let mut damaged = medium.clone();
+    flip(&mut damaged, map.root(shard, usize::from(newest.slot)).0, 70);
+    flip(&mut damaged, block_of(&medium, &header), 20);
+    let (report, opened) = agreed(&damaged);
+    assert_eq!((report.status, report.lanes[0].breaks), (Status::Suspect, 1), "{report}");
+    let own: Vec<String> = blobs(&medium, &newest).iter().map(|blob| blob.id.to_string()).collect();
+    assert!(report.suspects.iter().all(|suspect| own.contains(&suspect.partition)), "{report}");
+    let whole = open(&disk_of(&medium), 1).state();
+    let opened = opened.expect("it opens").state();
+    for partition in whole.iter().filter(|(id, ..)| !own.contains(&id.to_string())) {
+        assert!(opened.contains(partition), "{partition:?}");
+    }
+}

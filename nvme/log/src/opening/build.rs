@@ -3,6 +3,7 @@
 use super::replay::{Met, RecoveredShard};
 use super::{OpenError, Opening, Step};
 use crate::keeper::Keeper;
+use crate::ring_zeroes::pace;
 use crate::seed::{ShardSeed, StoreSeed};
 use crate::shard::NUMBERS_SKIPPED;
 use crate::store::Store;
@@ -48,7 +49,9 @@ impl Opening {
                 continue;
             }
             self.report.damages.extend(&scan.damages);
-            let own = self.shards.iter_mut().filter(|(id, _)| id.0 % cores == scan.lane().0);
+            // What lies before a shard's checkpoint is in it: a damaged place there takes nothing from its partitions.
+            let reaches = |shard: &RecoveredShard| last_damage.is_some_and(|at| at > shard.replay_from);
+            let own = self.shards.iter_mut().filter(|(id, shard)| id.0 % cores == scan.lane().0 && reaches(shard));
             for (_, shard) in own {
                 let unproven: Vec<_> = shard.partitions.keys().filter(|id| !proven.contains(*id)).copied().collect();
                 for id in unproven {
@@ -113,7 +116,10 @@ impl Opening {
             by_core.entry(id.0 % cores).or_default().push(*id);
         }
         let zero_ahead = self.options.store.zero_ahead;
-        self.keeper = Some(Keeper::new(superblock.clone(), &self.geometry, cores, &owned, zero_ahead));
+        let rings = if zero_ahead { cores.saturating_sub(self.rings_written) } else { 0 };
+        let every = pace(rings + u16::from(self.geometry.grows));
+        let zeroes = zero_ahead.then_some(rings);
+        self.keeper = Some(Keeper::new(superblock.clone(), &self.geometry, cores, &owned, zeroes));
         for (core, ids) in by_core {
             let mut seeds = Vec::new();
             let mut partitions = Vec::new();
@@ -131,7 +137,7 @@ impl Opening {
                 geometry: self.geometry.clone(),
                 ring,
                 shards: seeds,
-                zero_ring: zero_ahead && core >= self.rings_written,
+                zero_ring: (zero_ahead && core >= self.rings_written).then_some(every),
             };
             let random = base::Random::from_seed(self.random.next_u64());
             let mut store = Store::from_seed(seed, self.options.store.clone(), self.arena.clone(), random);

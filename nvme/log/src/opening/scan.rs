@@ -7,8 +7,9 @@ use nvme_format::journal::{CommitHeader, CommitKind};
 
 /// What one step reads: enough that the device always has several reads to work on.
 const CHUNK_BLOCKS: u64 = 1024;
-/// How far behind a break a later commit of the chain is looked for: many commits' length.
-const WINDOW_BLOCKS: u64 = 32 * 1024 * 1024 / BLOCK_SIZE as u64;
+/// How far behind a break a later commit of the chain is looked for: the whole ring, but of a very large one, where only
+/// damage of as many commits in a row could be taken for the journal's end.
+const WINDOW_BLOCKS: u64 = 256 * 1024 * 1024 / BLOCK_SIZE as u64;
 
 pub struct Accepted {
     pub sequence: u64,
@@ -193,6 +194,11 @@ impl LaneScan {
     }
 
     fn begin_search(&mut self) -> bool {
+        if self.stopped_cleanly {
+            // Nothing follows the commit that says so.
+            self.done = true;
+            return false;
+        }
         self.broken = Some(self.expected.sequence);
         self.looked = self.expected.position + 1;
         true

@@ -6,7 +6,7 @@ use base::*;
 use batch::{BatchBuilder, BatchProducer, Batches, EndTransaction};
 use nvme_device::sim::{SimDisk, SimNamespace};
 use nvme_format::Superblock;
-use nvme_plan::{Completion, Namespace, Plan};
+use nvme_plan::{Completion, Namespace, Operation, Plan, Request};
 use pollux_nvme_log::*;
 use std::time::Duration;
 
@@ -73,6 +73,8 @@ pub struct Node {
     pub superblock: Superblock,
     pub view: Option<SavedView>,
     pub now: Now,
+    /// Blocks that the device was told to write with zeroes.
+    pub zeroed: u64,
 }
 
 pub fn options(cores: u16) -> OpenOptions {
@@ -143,6 +145,7 @@ impl Node {
             superblock: opened.superblock,
             view: opened.view,
             now,
+            zeroed: 0,
         }
     }
 
@@ -153,7 +156,7 @@ impl Node {
     /// One turn of every core, and of the device.
     pub fn turn(&mut self) {
         let now = self.now;
-        let Node { cores, keeper, .. } = self;
+        let Node { cores, keeper, zeroed, .. } = self;
         for core in cores.iter_mut() {
             core.store.poll(now, &mut core.plan, &mut core.events);
             while let Some(request) = core.store.take_keeper_request() {
@@ -165,6 +168,11 @@ impl Node {
         }
         keeper.poll(now, &mut cores[0].plan);
         for core in cores.iter_mut() {
+            let zeroes = |request: &Request| match request.operation {
+                Operation::WriteZeroes { range } => u64::from(range.count),
+                _ => 0,
+            };
+            *zeroed += core.plan.iter().map(zeroes).sum::<u64>();
             submit(&mut core.queue, now, &mut core.plan);
         }
         tick(&mut self.now, &self.disk);
