@@ -94,7 +94,9 @@ impl Partitions {
                 Ok(None)
             }
             Err(ChangeError::OutOfRange) => Err(DeleteRecordsError::OutOfRange),
-            Err(ChangeError::Stopped) => Err(DeleteRecordsError::Partition(PartitionError::Storage)),
+            Err(ChangeError::Stopped | ChangeError::Full) => {
+                Err(DeleteRecordsError::Partition(PartitionError::Storage))
+            }
             Err(ChangeError::Unknown | ChangeError::Exists | ChangeError::StaleEpoch) => {
                 Err(DeleteRecordsError::Partition(PartitionError::Unknown))
             }

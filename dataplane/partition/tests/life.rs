@@ -162,10 +162,14 @@ fn a_full_namespace_refuses_serves_and_recovers() {
     assert_eq!(refused, ProduceError::Full);
     assert_eq!(node.fetch(P(1), 0, 1).map(|records| records.high_watermark.0), Ok(sizes));
     assert_eq!(node.produce(Acks::All, P(1), batch(1, 100_000)), Err(ProduceError::Full));
+    // Partitions are refused too, and no removal waits behind them.
+    let unplaced = (100..1000).find(|number| node.apply(duty(P(*number), 0, &[])) == Err(DutyError::Full));
+    let unplaced = P(unplaced.expect("partitions are never refused"));
+    assert_eq!((node.store.find(unplaced), node.partitions.duties_waiting()), (None, 0));
     node.partitions.remove(&mut node.store, Removal { partition: P(1), removed_at: 11 }).expect("removed");
     for _ in 0..2000 {
         node.pass(Duration::from_millis(5));
-        if node.produce(Acks::All, P(2), batch(1, 100_000)).is_ok() {
+        if node.produce(Acks::All, P(2), batch(1, 100_000)).is_ok() && node.store.find(unplaced).is_some() {
             return;
         }
     }

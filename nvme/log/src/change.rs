@@ -42,7 +42,7 @@ impl Store {
     /// A partition more takes room in every checkpoint from now on, the one that ends the next opening too. Where there is
     /// none for data either, or only the part of the ring is left that deletions need, none is made (rule 9).
     fn refuse_new(&mut self) -> Result<(), ChangeError> {
-        let full = self.is_starved() || self.full && self.shards.iter().all(Shard::is_short);
+        let full = self.is_starved() || self.full && !self.shards.iter().any(Shard::holds_another);
         if full || !self.lane.has_room(SMALL, false) {
             self.someone_waits = true;
             return Err(if full { ChangeError::Full } else { ChangeError::Pressure });
@@ -55,7 +55,7 @@ impl Store {
     fn shard_for_new(&mut self, now: Now) -> ShardId {
         let load = |shard: &&Shard| (shard.partitions, shard.id);
         let full = self.full;
-        let takes = |shard: &&Shard| shard.space.total_units() > 0 && !(full && shard.is_short());
+        let takes = |shard: &&Shard| shard.space.total_units() > 0 && (!full || shard.holds_another());
         let found = self.shards.iter().filter(takes).min_by_key(load).map(|shard| (shard.id, shard.partitions));
         let without = |shard: &&Shard| shard.space.total_units() == 0;
         let coming =

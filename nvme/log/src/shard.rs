@@ -95,8 +95,18 @@ impl Shard {
 
     /// Units of its slabs that a shard keeps from data, for checkpoints.
     fn internal_units(&self) -> u64 {
+        self.checkpoint_units().min(self.space.total_units() / 2)
+    }
+
+    /// Units that the checkpoints of its partitions may take.
+    fn checkpoint_units(&self) -> u64 {
         let live = (self.partitions as u64 * CHECKPOINT_BYTES).div_ceil(nvme_format::EXTENT_UNIT) + 1;
-        (2 * live + INTERNAL_UNITS_MIN).min(self.space.total_units() / 2)
+        2 * live + INTERNAL_UNITS_MIN
+    }
+
+    /// Whether the checkpoints of a partition more find room in the slabs it has.
+    pub fn holds_another(&self) -> bool {
+        self.space.free_units() > self.checkpoint_units()
     }
 
     /// An extent for data: as large as wanted, else as large as there is, at least `least`.
