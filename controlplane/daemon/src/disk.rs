@@ -70,6 +70,11 @@ fn store_run(directory: &Path, content: &Bytes) -> io::Result<()> {
     File::open(directory)?.sync_all()
 }
 
+/// Whether a dataplane was ever registered from this directory: then it had a namespace.
+pub fn has_run(directory: &Path) -> bool {
+    run_file(directory).exists()
+}
+
 fn run_file(directory: &Path) -> PathBuf {
     directory.join(RUN_FILE)
 }

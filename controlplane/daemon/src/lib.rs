@@ -20,6 +20,7 @@ mod run;
 
 pub use console::{Console, http_answer};
 pub use directory::{format, formatted_ids};
+pub use disk::has_run;
 pub use metrics::dataplane_metrics;
 pub use names::metric_names_markdown;
 pub use run::run;

@@ -203,7 +203,8 @@ impl Node {
         let offset = self.loader.image().provenance.offset;
         let Some(newest) = newest.filter(|newest| *newest > offset) else { return false };
         let why = format!(
-            "the dataplane has applied metadata up to offset {newest}, the metadata log ends at {offset}: it was put back"
+            "the dataplane has applied metadata up to offset {newest}, the metadata log ends at {offset}: it was put back or \
+             cut, and what it lacks would be taken for deleted; restore the newest copy of the folder controlplane"
         );
         tracing::error!(why, "the dataplane is refused");
         self.out.disconnect = Some(why);

@@ -67,7 +67,7 @@ pub fn prepare_directory(data: &Path) -> Result<(), StartError> {
 
 fn create(path: &Path) -> Result<(), StartError> {
     std::fs::create_dir_all(path).map_err(|error| StartError::Directory {
-        what: "cannot create the directory",
+        what: "this user cannot make a directory of, or write to,",
         path: path.to_owned(),
         error,
     })
@@ -181,6 +181,7 @@ fn dataplane_options(args: &ProcessArgs, place: &Place) -> Result<data_core::Dat
         config: place.config.clone(),
         namespace: place.data.join("namespace"),
         ephemeral: args.node.ephemeral,
+        has_run: !args.node.ephemeral && daemon::has_run(&place.data.join("controlplane")),
         cluster_id: place.ids.cluster_id.clone(),
         directory_id: place.ids.directory_id,
         link: place.run_dir.join(LINK_SOCKET),

@@ -119,6 +119,46 @@ fn a_namespace_of_another_node_is_refused_naming_both() {
 }
 
 #[test]
+fn a_namespace_that_is_gone_is_asked_for_and_never_made_anew() {
+    let folder = Folder::new();
+    let data = folder.0.join("data");
+    let mut node = Running::start(&data, &[]).ready();
+    node.produce("kept", 200.0, 0.3);
+    assert!(node.stop().success());
+    let (namespace, kept) = (data.join("namespace"), data.join("kept"));
+    fs::rename(&namespace, &kept).expect("renamed");
+    for emptied in [false, true] {
+        if emptied {
+            fs::write(&namespace, []).expect("an empty file");
+        }
+        let mut node = Running::start(&data, &[]);
+        assert_eq!(node.wait_end().code(), Some(65), "it is not started again and again");
+        let log = node.log();
+        assert!(log.contains("missing or empty") && log.contains("put it back"), "{log}");
+        assert_eq!(namespace.exists(), emptied, "nothing was made");
+    }
+    fs::rename(&kept, &namespace).expect("put back");
+    let mut node = Running::start(&data, &[]).ready();
+    let partition = FetchPartition { partition_max_bytes: 1 << 20, ..Default::default() };
+    let topic = FetchTopic { topic: "kept".into(), partitions: vec![partition], ..Default::default() };
+    let fetch = FetchRequest { max_bytes: 1 << 20, topics: vec![topic], ..Default::default() };
+    let answer = node.client().call(11, &fetch).expect("served");
+    assert!(answer.responses[0].partitions[0].records.as_ref().is_some_and(|records| !records.is_empty()));
+    assert!(node.stop().success());
+}
+
+#[test]
+fn cores_that_cannot_be_are_refused_before_anything_is_made() {
+    let folder = Folder::new();
+    for (cores, told) in [("cores=300", "256 are the most"), ("cores=[9999]", "CPU 9999")] {
+        let mut node = Running::start(&folder.0.join("data"), &[cores]);
+        assert!(!node.wait_end().success());
+        assert!(node.log().contains(told), "{}", node.log());
+        assert!(!node.log().contains("panicked"), "{}", node.log());
+    }
+}
+
+#[test]
 fn a_child_that_dies_again_and_again_is_started_with_growing_pauses() {
     let folder = Folder::new();
     let mut node = Running::start(&folder.0.join("data"), &[]).ready();

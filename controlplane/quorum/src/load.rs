@@ -30,7 +30,10 @@ pub enum LoadError {
     NotFormatted,
     #[error("{file}: {error}")]
     Format { file: FileName, error: FormatError },
-    #[error("meta.properties says {what} {found}, the configuration {expected}")]
+    #[error(
+        "meta.properties says {what} {found}, the configuration {expected}: start the node as {found}, or give it a data \
+         directory of its own"
+    )]
     Foreign { what: &'static str, found: String, expected: String },
     /// Acknowledged records may be missing: this replica must not vote or lead as if nothing were.
     #[error("{file} is damaged at {position}: {reason}")]

@@ -9,15 +9,24 @@ pub struct CpuPlan {
     pub others: Vec<usize>,
 }
 
+/// The id of a fetch session names its core.
+pub const CORES_MAX: usize = 1 << session::limits::FETCH_SESSION_ID_CORE_BITS;
+
 /// Data cores take the last CPUs of the start's affinity: the first ones serve the system's interrupts more often.
 pub fn cpu_plan(cores: &settings::Cores) -> Result<CpuPlan, DataplaneError> {
     let set = rustix::thread::sched_getaffinity(None).map_err(|error| system("the affinity mask")(error.into()))?;
     let allowed: Vec<usize> = (0..rustix::thread::CpuSet::MAX_CPU).filter(|cpu| set.is_set(*cpu)).collect();
     let count = match cores {
-        settings::Cores::Auto => allowed.len().saturating_sub(1).max(1),
+        settings::Cores::Auto => allowed.len().saturating_sub(1).clamp(1, CORES_MAX),
+        settings::Cores::Count(count) if usize::from(*count) > CORES_MAX => {
+            return Err(DataplaneError::TooManyCores { wanted: usize::from(*count), most: CORES_MAX });
+        }
         settings::Cores::Count(count) => usize::from(*count).max(1),
         settings::Cores::Cpus(cpus) => {
             let data: Vec<usize> = cpus.iter().map(|cpu| usize::from(*cpu)).collect();
+            if let Some(cpu) = data.iter().copied().find(|cpu| !allowed.contains(cpu)) {
+                return Err(DataplaneError::NoSuchCpu { cpu, allowed });
+            }
             let others = allowed.into_iter().filter(|cpu| !data.contains(cpu)).collect();
             return Ok(CpuPlan { data, others });
         }

@@ -17,6 +17,9 @@ pub(crate) fn open_device(options: &DataplaneOptions, cpus: u16) -> Result<Devic
         let bytes = data.size.unwrap_or(EPHEMERAL_BYTES);
         return Ok(nvme_device::open(&OpenOptions::Memory { blocks: bytes / base::BLOCK_SIZE as u64 })?);
     }
+    if options.has_run && !options.namespace.exists() {
+        return Err(DataplaneError::Lost(options.namespace.clone()));
+    }
     let parent = options.namespace.parent().unwrap_or(std::path::Path::new("."));
     let size = match data.size {
         Some(size) => size,
@@ -118,6 +121,9 @@ pub(crate) fn open_namespace(
             None => opening.poll(now, plan),
         });
         match opened {
+            Err(nvme_log::OpenError::NotFormatted) if options.has_run => {
+                return Err(DataplaneError::Lost(options.namespace.clone()));
+            }
             Err(nvme_log::OpenError::NotFormatted) if attempt == 0 => {
                 let mut random = Random::from_seed(options.seed);
                 format_namespace(options, queue, device, arena, cpus, clock, &mut random)?;

@@ -12,6 +12,8 @@ pub struct DataplaneOptions {
     /// The namespace's file.
     pub namespace: PathBuf,
     pub ephemeral: bool,
+    /// The node has run before: then a namespace that is empty was lost, and is not formatted.
+    pub has_run: bool,
     pub cluster_id: String,
     pub directory_id: Uuid,
     /// Where the control plane connects.
@@ -34,7 +36,10 @@ pub enum DataplaneError {
     /// Rule 6: the next process opens the namespace again and finds what is on it.
     #[error("the namespace stopped, and nothing is believed of it before it is opened again: {0}")]
     Stopped(nvme_log::StopReason),
-    #[error("listener {name} on {address}: {error}")]
+    #[error(
+        "listener {name} on {address}: {error}; choose an address of this host and a port that is free (--listen), or stop \
+         what listens there"
+    )]
     Listen { name: String, address: String, error: ListenError },
     #[error("listener {name}: the address {host}:{port} cannot be resolved: {error}")]
     Resolve { name: String, host: String, port: u16, error: std::io::Error },
@@ -45,6 +50,15 @@ pub enum DataplaneError {
          give the node its own data directory"
     )]
     Identity { namespace: String, expected: String },
+    #[error(
+        "{} is missing or empty, though this node has run with it: put it back, or a copy of it; to give up every record \
+         that it held, remove the node's whole data directory", .0.display()
+    )]
+    Lost(PathBuf),
+    #[error("{wanted} cores were asked for, {most} are the most: set cores to fewer")]
+    TooManyCores { wanted: usize, most: usize },
+    #[error("cores names CPU {cpu}, which this process may not run on: name some of {allowed:?}, or only how many")]
+    NoSuchCpu { cpu: usize, allowed: Vec<usize> },
 }
 
 impl DataplaneError {
@@ -52,11 +66,12 @@ impl DataplaneError {
     pub fn is_final(&self) -> bool {
         matches!(
             self,
-            DataplaneError::Open(
-                nvme_log::OpenError::Unreadable
-                    | nvme_log::OpenError::ShardUnreadable { .. }
-                    | nvme_log::OpenError::TwoOwners { .. }
-            )
+            DataplaneError::Lost(_)
+                | DataplaneError::Open(
+                    nvme_log::OpenError::Unreadable
+                        | nvme_log::OpenError::ShardUnreadable { .. }
+                        | nvme_log::OpenError::TwoOwners { .. }
+                )
         )
     }
 }

@@ -51,11 +51,19 @@ pub struct OpenOptions {
 pub enum OpenError {
     #[error("the namespace is empty: it has to be formatted first")]
     NotFormatted,
-    #[error("the namespace has no intact superblock: nothing is changed")]
+    #[error(
+        "the namespace has no intact superblock: nothing is changed; put the right file or a copy of it there, `pollux \
+         check` says what this one holds; to begin anew, move it away"
+    )]
     Unreadable,
-    #[error("{cores} cores were asked for and the namespace was formatted for {lanes} at most")]
+    #[error(
+        "{cores} cores were asked for and the namespace was formatted for {lanes} at most: set cores to {lanes} or fewer"
+    )]
     TooManyCores { cores: u16, lanes: u16 },
-    #[error("the namespace had {before} blocks and has {now}: it shrank")]
+    #[error(
+        "the namespace had {before} blocks and has {now}: it shrank, and nothing is changed; put back what it was, or a \
+         copy of it (`pollux check` says what this one holds)"
+    )]
     Shrank { before: u64, now: u64 },
     #[error("no checkpoint of shard {shard} can be read; `pollux repair` says what would have to be given up")]
     ShardUnreadable { shard: ShardId },
