@@ -7,7 +7,7 @@ use crate::reading::Pieces;
 use crate::watch::bound;
 use arena::BufferRef;
 use base::{LeaderEpoch, Now, Offset, WallMillis, Work};
-use batch::{BatchView, Codec, FindTimeJob, FoundTime, InflateLimits, TimeQuery, find_time};
+use batch::{BatchView, Codec, FindTimeJob, FoundTime, InflateLimits, NO_TIMESTAMP, TimeQuery, find_time};
 use bytes::Bytes;
 use handoff::*;
 use nvme_log::{Located, LogSlot, ReadError, Store, TimeLocated};
@@ -56,7 +56,7 @@ struct Search {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Wanted {
     At(WallMillis),
-    /// The batch that the log knows to have its largest time.
+    /// The batch that the log knows to have the largest time below the bound; which time that is, it says with the batch.
     Max(WallMillis),
 }
 
@@ -147,11 +147,7 @@ impl Partitions {
             }
             // Nothing is in remote storage, and nothing is to go there.
             OffsetQuery::LatestTiered | OffsetQuery::EarliestPendingUpload => return Ok(State::Done(Ok(NOTHING))),
-            OffsetQuery::MaxTimestamp => match store.largest_timestamp(log) {
-                Some((largest, _)) => Wanted::Max(largest),
-                None if unsure => return Err(ListOffsetsError::OffsetNotAvailable),
-                None => return Ok(State::Done(Ok(NOTHING))),
-            },
+            OffsetQuery::MaxTimestamp => Wanted::Max(NO_TIMESTAMP),
             OffsetQuery::At(time) => Wanted::At(WallMillis(time)),
         };
         let search = Search {
@@ -257,7 +253,17 @@ impl Partitions {
         let start = store.log_start(search.log);
         let cursor = match (search.cursor, search.query) {
             (Some(cursor), _) => cursor.max(start),
-            (None, Wanted::Max(_)) => store.largest_timestamp(search.log)?.1.max(start),
+            (None, Wanted::Max(_)) => match store.largest_timestamp_below(search.log, search.upper) {
+                Ok(found) => {
+                    let (largest, offset) = found?;
+                    search.query = Wanted::Max(largest);
+                    offset.max(start)
+                }
+                Err(plan) => {
+                    self.read(store, plan, token, number, None);
+                    return Some(Step::Locating);
+                }
+            },
             (None, Wanted::At(time)) => match store.locate_time(search.log, time) {
                 TimeLocated::Nothing => return None,
                 TimeLocated::From(offset) => offset.max(start),

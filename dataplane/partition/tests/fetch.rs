@@ -420,6 +420,43 @@ fn offsets_by_special_values_and_times() {
     assert_eq!(found(list(&mut node, P(1), OffsetQuery::At(50))), Ok((-1, -1)));
 }
 
+/// What is on its way to the medium has no time yet that may be told, and hides none that may be.
+#[test]
+fn the_largest_time_is_of_what_is_committed_while_more_is_appended() {
+    let mut node = tight_node(10);
+    node.lead(P(1), 0, &[("message.timestamp.before.max.ms", "9223372036854775807"), ("segment.bytes", "1048576")]);
+    let mut random = Random::from_seed(11);
+    let (mut batches, mut beside) = (Vec::new(), 0);
+    for number in 0..400i64 {
+        let time = 1000 * number - random.below(20_000) as i64;
+        let (time, size) = (time.max(0), 1 + random.below(9000) as usize);
+        batches.push((number, time));
+        let mut builder = batch::BatchBuilder::new();
+        builder.append(WallMillis(time), None, Some(&vec![7; size]), &[]);
+        node.produce_async(Acks::None, P(1), builder.build());
+        node.turns(random.below(3) as usize);
+        if !random.chance(1, 3) {
+            continue;
+        }
+        let entry =
+            |index, query| ListOffsetsEntry { index: EntryIndex(index), partition: P(1), current_epoch: None, query };
+        let entries = vec![entry(0, OffsetQuery::Latest), entry(1, OffsetQuery::MaxTimestamp)];
+        let reader = Reader::Consumer(Isolation::ReadUncommitted);
+        let gather = node.gather();
+        node.send(Command::ListOffsets(ListOffsets { gather, reader, version: 11, entries }));
+        let listed = node.wait("both", |outcome| matches!(outcome, Outcome::OffsetsListed { .. }), |outcome| outcome);
+        let Outcome::OffsetsListed { entries, .. } = listed else { unreachable!() };
+        let told: Vec<_> = entries.into_iter().map(|(_, result)| found(result).expect("it is led")).collect();
+        let end = told[0].0;
+        let best = batches.iter().filter(|(at, _)| *at < end).fold(None, |best: Option<(i64, i64)>, (at, time)| {
+            if best.is_none_or(|(_, known)| *time > known) { Some((*at, *time)) } else { best }
+        });
+        assert_eq!(told[1], best.unwrap_or((-1, -1)), "below {end} of {}", number + 1);
+        beside += u32::from(end > 0 && end <= number);
+    }
+    assert!(beside > 20, "most were asked beside appends: {beside}");
+}
+
 #[test]
 fn times_are_found_on_the_device_in_every_codec() {
     for codec in Codec::ALL {

@@ -347,3 +347,32 @@ fn many_idle_fetches_and_one_with_many_partitions() {
     let bytes: Vec<u32> = fetched.iter().map(|one| one.result.as_ref().map_or(0, |records| records.bytes)).collect();
     assert!(bytes[..3].iter().all(|bytes| *bytes > 0) && bytes[4..].iter().all(|bytes| *bytes == 0), "{bytes:?}");
 }
+
+/// The node's time in a log never goes back, though its clock does, in one run and from one to the next.
+#[test]
+fn append_times_never_fall_over_restarts_under_a_clock_that_was_set_back() {
+    let mut node = Node::new(64, 90);
+    let (config, mut times) = ([("message.timestamp.type", "LogAppendTime")], Vec::new());
+    for run in 0..4 {
+        node.lead(P(1), run, &config);
+        for _ in 0..3 {
+            let appended = node.produce(Acks::All, P(1), batch(2, 10)).expect("appended");
+            times.push(appended.append_time.expect("it is the node's"));
+            node.pass(Duration::from_millis(7));
+            node.now.wall.0 -= 3000;
+        }
+        let (disk, mut now) = node.kill();
+        now.wall.0 -= 3_600_000;
+        if run == 2 {
+            // As a clock that was far behind and is right again.
+            now.wall.0 += 36_000_000;
+        }
+        node = Node::open(&disk, 91, now, &broker(&[]), store_options());
+    }
+    assert!(times.windows(2).all(|pair| pair[0] <= pair[1]), "{times:?}");
+    assert!(times.last() > times.first(), "a clock that goes on is followed: {times:?}");
+    node.lead(P(1), 9, &config);
+    let bytes = node.consume(P(1), 0, 1 << 20);
+    let stored = batch::Batches::new(&bytes).map(|view| view.expect("a good batch").max_timestamp().0);
+    assert_eq!(stored.collect::<Vec<_>>(), times, "what was answered is what stands in the log");
+}

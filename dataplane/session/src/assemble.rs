@@ -47,6 +47,8 @@ pub struct Assembler {
     received: VecDeque<BufferRef>,
     /// What waits lies outside the arena.
     outside: bool,
+    /// It has waited for memory the longest: its frame may lie beside the core's region, as one above the share does.
+    alone: bool,
     /// The size field where it was cut.
     head: [u8; SIZE_BYTES],
     head_len: usize,
@@ -78,6 +80,7 @@ impl Assembler {
             share_bytes,
             received: VecDeque::new(),
             outside: false,
+            alone: false,
             head: [0; SIZE_BYTES],
             head_len: 0,
             state: State::Size,
@@ -115,6 +118,12 @@ impl Assembler {
         total
     }
 
+    /// Frames that each hold a part of the memory and wait for the rest would wait for one another for good: the next
+    /// `poll` may take memory beside the core's region, of which there is one piece at a time.
+    pub fn admit_alone(&mut self) {
+        self.alone = true;
+    }
+
     /// The network filled the target.
     pub fn on_filled(&mut self, buffer: Buffer) {
         let State::Filling { size } = self.state else { panic!("no target was out") };
@@ -122,6 +131,12 @@ impl Assembler {
     }
 
     pub fn poll(&mut self, arena: &Arena) -> Result<Assembled, AssembleError> {
+        let result = self.cut(arena);
+        self.alone = false;
+        result
+    }
+
+    fn cut(&mut self, arena: &Arena) -> Result<Assembled, AssembleError> {
         loop {
             match std::mem::replace(&mut self.state, State::Size) {
                 State::Size => match self.take_size()? {
@@ -181,7 +196,6 @@ impl Assembler {
             self.state = State::Body { size };
             return Some(Assembled::NoMemory);
         };
-        buffer.truncate(wanted);
         let filled = gather(&mut self.received, &mut buffer, 0);
         self.hand_out(size, buffer, filled)
     }
@@ -192,7 +206,6 @@ impl Assembler {
             self.state = State::Growing { size, buffer: old };
             return Some(Assembled::NoMemory);
         };
-        buffer.truncate(wanted);
         buffer[..old.len()].copy_from_slice(&old);
         let filled = gather(&mut self.received, &mut buffer, old.len());
         self.hand_out(size, buffer, filled)
@@ -208,8 +221,16 @@ impl Assembler {
         Some(Assembled::Target { buffer, filled })
     }
 
+    /// Memory for the first `wanted` bytes of a frame, or for all of it where it is beside the region.
     fn allocate(&self, arena: &Arena, size: usize, wanted: usize) -> Option<Buffer> {
-        if size > self.share_bytes { arena.allocate_oversized(wanted) } else { arena.try_allocate(wanted) }
+        let own = if size > self.share_bytes { arena.allocate_oversized(wanted) } else { arena.try_allocate(wanted) };
+        if let Some(mut buffer) = own {
+            buffer.truncate(wanted);
+            return Some(buffer);
+        }
+        let mut buffer = self.alone.then(|| arena.allocate_oversized(size)).flatten()?;
+        buffer.truncate(size);
+        Some(buffer)
     }
 }
 

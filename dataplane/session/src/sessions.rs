@@ -327,6 +327,7 @@ impl Sessions {
                     return;
                 }
                 Ok(Assembled::NoMemory) => {
+                    connection.frame_since.get_or_insert(turn.now.monotonic);
                     set_paused(connection, turn.net, stream, true);
                     if !self.starved.contains(&stream) {
                         self.starved.push_back(stream);
@@ -489,6 +490,9 @@ impl Sessions {
         self.end_a_slow_frame(turn);
         for _ in 0..self.starved.len() {
             let Some(stream) = self.starved.pop_front() else { break };
+            if let Some(connection) = self.connections.get_mut(&stream) {
+                connection.assembler.admit_alone();
+            }
             self.advance(turn, stream);
             if self.starved.back() == Some(&stream) {
                 break;

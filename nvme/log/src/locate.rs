@@ -109,6 +109,62 @@ impl Store {
         }
         TimeLocated::Nothing
     }
+
+    /// The largest timestamp of the batches below `upper`, with the base offset of the first that has it: what stands above
+    /// may have a larger one. An index that is not in memory has to be read first.
+    pub fn largest_timestamp_below(
+        &self,
+        slot: LogSlot,
+        upper: Offset,
+    ) -> Result<Option<(WallMillis, Offset)>, ReadPlan> {
+        let Some(partition) = self.partition(slot) else { return Ok(None) };
+        let mut best: Option<(WallMillis, Offset)> = None;
+        let mut crossing = None;
+        for segment in &partition.segments {
+            if segment.offset_of_largest >= upper {
+                crossing = Some(segment.base);
+                break;
+            }
+            consider(&mut best, segment.largest_timestamp, segment.offset_of_largest);
+        }
+        let Some(from) = crossing else { return Ok(best) };
+        let first = partition.extent_of(from).unwrap_or(0);
+        for extent in partition.extents.iter().skip(first).take_while(|extent| extent.base_offset < upper) {
+            let below = |(time, at): (WallMillis, Offset), best: &mut _| {
+                if from <= at && at < upper {
+                    consider(best, time, at);
+                }
+            };
+            if extent.largest.1 < upper {
+                below(extent.largest, &mut best);
+                continue;
+            }
+            let entries = extent.all_entries().ok_or_else(|| index_read(slot, extent))?;
+            let largest_of = |entry: &IndexEntry| Offset(extent.base_offset.0 + i64::from(entry.offset_of_largest));
+            let count = entries.partition_point(|entry| largest_of(entry) < upper);
+            let last = count.checked_sub(1).and_then(|index| entries.get(index));
+            if let Some(entry) = last {
+                below((WallMillis(entry.largest_timestamp), largest_of(entry)), &mut best);
+            }
+            // The stretch that reaches beyond `upper` is the newest there is: it is in memory.
+            let walked = extent.position + last.map_or(0, IndexEntry::end);
+            let pieces = &partition.tail.pieces;
+            let start = pieces.partition_point(|piece| piece.end() <= walked);
+            for piece in pieces.iter().skip(start).take_while(|piece| piece.last < upper) {
+                let header = piece.ready().and_then(|bytes| BatchHeader::from_bytes(bytes.first_chunk()?).ok());
+                if let Some(header) = header.filter(|_| !piece.is_rest) {
+                    below((header.max_timestamp, header.base_offset), &mut best);
+                }
+            }
+        }
+        Ok(best)
+    }
+}
+
+fn consider(best: &mut Option<(WallMillis, Offset)>, time: WallMillis, at: Offset) {
+    if time.0 >= 0 && best.is_none_or(|(known, _)| time > known) {
+        *best = Some((time, at));
+    }
 }
 
 pub(crate) fn stretch_of(slot: LogSlot, extent: &Extent, entry: &IndexEntry) -> Stretch {

@@ -217,22 +217,6 @@ impl Store {
         partition.end_position - partition.segments[0].position.0
     }
 
-    /// The largest timestamp and the base offset of the first batch that has it.
-    pub fn largest_timestamp(&self, slot: LogSlot) -> Option<(base::WallMillis, Offset)> {
-        let partition = self.known(slot);
-        let newest = |best: Option<&Segment>, segment: &Segment| {
-            best.is_none_or(|best| segment.largest_timestamp > best.largest_timestamp)
-        };
-        let mut best: Option<&Segment> = None;
-        for segment in &partition.segments {
-            if newest(best, segment) {
-                best = Some(segment);
-            }
-        }
-        best.filter(|segment| segment.largest_timestamp.0 >= 0)
-            .map(|segment| (segment.largest_timestamp, segment.offset_of_largest))
-    }
-
     /// From which offset on records of it may be lost; it refuses appends until that is repaired or accepted.
     pub fn suspect_from(&self, slot: LogSlot) -> Option<Offset> {
         self.known(slot).suspect

@@ -80,3 +80,36 @@ fn a_cached_append_is_flushed_after_as_many_messages_as_are_set() {
     assert!((14..20).contains(&least(Some(7)).unwrap()), "{:?}", least(Some(7)));
     assert!(least(None) < Some(14), "without it the cut takes more, so that this test can tell: {:?}", least(None));
 }
+
+/// A topic's `flush.ms` bounds how old an acknowledged record may be that the power takes; without it the interval of all
+/// does.
+#[test]
+fn a_cached_append_is_flushed_after_the_time_that_is_set() {
+    let kept = |age: Option<Duration>, seed: u64| -> i64 {
+        let (disk, mut random, mut now) = (disk(seed), Random::from_seed(5), START);
+        let mut options = options(1);
+        options.store.durability = Durability::Cache;
+        options.store.cache_flush_interval = Duration::from_secs(3600);
+        format(&disk, 2, 0, &mut random, &mut now);
+        let mut node = open(&disk, &options, &mut random, &mut now);
+        let (at, config) = (node.now, LogConfig { flush_age: age, ..LogConfig::keep_everything() });
+        let slot = node.store().create(at, partition(1), 0, config).expect("created");
+        // The checkpoint that follows an opening would flush them.
+        node.turns(200);
+        for _ in 0..4 {
+            let bytes = batch(&mut random, 1, 500, node.now.wall);
+            node.append(slot, &bytes, 0).expect("appended");
+            node.settle();
+        }
+        node.now = advance(node.now, Duration::from_millis(40));
+        node.turns(20);
+        let (disk, mut now) = node.kill();
+        disk.power_loss(&mut Random::from_seed(seed));
+        let mut node = open(&disk, &options, &mut random, &mut now);
+        node.store().find(partition(1)).map_or(0, |slot| node.cores[0].store.end_offset(slot).0)
+    };
+    let least = |age: Option<Duration>| (40..45).map(|seed| kept(age, seed)).min();
+    assert_eq!(least(Some(Duration::from_millis(20))), Some(4));
+    assert!(least(Some(Duration::from_secs(60))) < Some(4), "the time has not come");
+    assert!(least(None) < Some(4), "without it the cut takes some, so that this test can tell");
+}

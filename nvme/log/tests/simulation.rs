@@ -1,6 +1,8 @@
 //! Random histories over the simulated device, a crash at any step (also inside a recovery), and a model that every
-//! recovered state must equal. `POLLUX_LOG_SEEDS` sets how many seeds run, `POLLUX_LOG_SEED` runs one,
-//! `POLLUX_LOG_OPERATIONS` sets the length of each.
+//! recovered state must equal. Each seed is at least 2,000 operations over 20 partitions with five crashes, one of them
+//! inside a recovery; what a seed did is counted, and a count of zero over all of them fails the run.
+//! `POLLUX_LOG_SEEDS` sets how many seeds run, `POLLUX_LOG_FIRST_SEED` the first (else the clock does, and it is printed),
+//! `POLLUX_LOG_SEED` runs one, `POLLUX_LOG_OPERATIONS` sets the length of each. Seeds that ever failed run every time.
 
 mod common;
 mod model;
@@ -8,14 +10,51 @@ mod model;
 use base::*;
 use common::*;
 use model::{History, Op};
-use nvme_device::sim::{Latency, SimDisk, SimOptions, Tear};
+use nvme_device::sim::{FaultPlan, Latency, PerMillion, SimDisk, SimOptions, Tear};
 use pollux_nvme_log::*;
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 const MIB: u64 = 1 << 20;
 const PARTITIONS: u128 = 20;
+const OPERATIONS_MIN: u64 = 2000;
+const CRASHES: u64 = 5;
+/// The crash that is followed by another inside its recovery for certain.
+const CRASH_IN_RECOVERY: u64 = 2;
+/// Turns of a recovery before it crashes, at most.
+const RECOVERY_TURNS_MAX: u64 = 120;
+/// Seeds that failed once.
+const FAILED_BEFORE: [u64; 0] = [];
+
+/// How often what happened.
+type Counts = BTreeMap<&'static str, u64>;
+
+/// What every run over several seeds must have done.
+const KINDS: [&str; 22] = [
+    "appends",
+    "appends of a follower",
+    "appends refused for want of room or time",
+    "blocks grown",
+    "checkpoints",
+    "crashes inside a recovery",
+    "creations",
+    "deletions",
+    "epochs",
+    "high watermarks",
+    "log starts",
+    "openings under another number of cores",
+    "operations",
+    "partitions compared",
+    "partitions whose last operations were lost",
+    "power losses",
+    "reads compared",
+    "restarts at an offset",
+    "transaction markers",
+    "truncations",
+    "truncations that read",
+    "views saved",
+];
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Crash {
@@ -36,12 +75,18 @@ struct Simulation {
     epoch: i32,
     /// Partitions with a truncation on its way.
     truncating: BTreeSet<PartitionId>,
+    counts: Counts,
+    /// Partitions that something was done to.
+    touched: BTreeSet<PartitionId>,
 }
 
 impl Simulation {
     fn new(seed: u64) -> Simulation {
         let mut random = Random::from_seed(seed);
-        let mut disk_options = SimOptions::new((48 + random.below(64)) * MIB / BLOCK_SIZE as u64);
+        let most = 48 + random.below(64);
+        let grows = seed % 3 == 1;
+        let mib = if grows { most / 2 + 16 } else { most };
+        let mut disk_options = SimOptions::new(mib * MIB / BLOCK_SIZE as u64);
         disk_options.volatile_write_cache = random.chance(3, 4);
         disk_options.latency = if random.chance(1, 2) { Latency::SSD } else { Latency::NONE };
         disk_options.tear = if random.chance(1, 2) { Tear::Sectors } else { Tear::Blocks };
@@ -49,7 +94,10 @@ impl Simulation {
         let crash = if random.chance(3, 4) { Crash::PowerLoss } else { Crash::Kill };
         let disk = SimDisk::new(disk_options, Random::from_seed(random.next_u64()));
         let mut now = START;
-        format(&disk, 4, 0, &mut random, &mut now);
+        format(&disk, 4, if grows { most * MIB } else { 0 }, &mut random, &mut now);
+        if grows {
+            disk.set_faults(FaultPlan { growth_refused: PerMillion(700_000), ..FaultPlan::none() });
+        }
         let mut options = options(1 + random.below(3) as u16);
         options.store.durable_writes = random.chance(1, 2);
         options.store.copy_out_window = [256 << 10, 4 << 20][random.below(2) as usize];
@@ -66,8 +114,33 @@ impl Simulation {
         let (histories, producers) = (BTreeMap::new(), BTreeMap::new());
         let (view, views, truncating) = (None, Vec::new(), BTreeSet::new());
         let node = Some(node);
-        let epoch = 0;
-        Simulation { seed, random, node, options, histories, producers, view, views, crash, epoch, truncating }
+        let (epoch, counts, touched) = (0, Counts::new(), BTreeSet::new());
+        Simulation {
+            seed,
+            random,
+            node,
+            options,
+            histories,
+            producers,
+            view,
+            views,
+            crash,
+            epoch,
+            truncating,
+            counts,
+            touched,
+        }
+    }
+
+    fn count(&mut self, what: &'static str) {
+        *self.counts.entry(what).or_default() += 1;
+    }
+
+    /// An operation of the store on a partition took place.
+    fn did(&mut self, id: PartitionId, what: &'static str) {
+        self.touched.insert(id);
+        self.count(what);
+        self.count("operations");
     }
 
     fn node(&mut self) -> &mut Node {
@@ -150,6 +223,7 @@ impl Simulation {
         if node.cores[core].store.create(now, id, 0, config).is_ok() {
             self.histories.insert(id, History::default());
             self.producers.retain(|(partition, _), _| *partition != id);
+            self.did(id, "creations");
         }
     }
 
@@ -170,6 +244,7 @@ impl Simulation {
         let transactional = producer >= 4;
         if transactional && self.random.chance(1, 4) {
             let committed = self.random.chance(1, 2);
+            self.count("transaction markers");
             return marker(producer, 0, committed, at);
         }
         let sequence = self.producers.entry((id, producer)).or_insert(0);
@@ -197,8 +272,12 @@ impl Simulation {
             Ok(appended) => {
                 assert_eq!(appended.first, base);
                 self.histories.get_mut(&id).expect("known").push(Op::Append(Rc::new(stamped)));
+                self.did(id, if follows { "appends of a follower" } else { "appends" });
             }
-            Err(AppendError::Pressure | AppendError::Full) => self.turn(),
+            Err(AppendError::Pressure | AppendError::Full) => {
+                self.count("appends refused for want of room or time");
+                self.turn();
+            }
             Err(error) => panic!("seed {}: append: {error}", self.seed),
         }
     }
@@ -212,44 +291,59 @@ impl Simulation {
         let store = &mut node.cores[core].store;
         let history = self.histories.get_mut(&id).expect("known");
         let (start, durable, end) = (store.log_start(slot), store.durable_offset(slot), store.end_offset(slot));
-        match what {
+        let done = match what {
             0..=2 if end > start => {
                 let span = (end.0 - start.0) as u64;
                 let back = if pick.is_multiple_of(4) { pick % span + 1 } else { (pick % 8 + 1).min(span) };
                 let to = Offset(end.0 - back as i64);
                 match store.truncate(now, slot, to) {
-                    Ok(TruncateOutcome::Done) => history.push(Op::Truncate(to.0)),
+                    Ok(TruncateOutcome::Done) => {
+                        history.push(Op::Truncate(to.0));
+                        Some("truncations")
+                    }
                     Ok(TruncateOutcome::Reading) => {
                         self.truncating.insert(id);
+                        Some("truncations that read")
                     }
-                    Err(_) => self.turn(),
+                    Err(_) => {
+                        self.turn();
+                        None
+                    }
                 }
             }
             3 | 4 if durable > start => {
                 let to = Offset(start.0 + (pick % (durable.0 - start.0) as u64) as i64 + 1);
-                if store.set_log_start(slot, to).is_ok() {
+                store.set_log_start(slot, to).is_ok().then(|| {
                     history.push(Op::LogStart(to.0));
-                }
+                    "log starts"
+                })
             }
             5 | 6 => {
                 self.epoch += 1;
-                if store.start_epoch(slot, LeaderEpoch(self.epoch), end).is_ok() {
+                store.start_epoch(slot, LeaderEpoch(self.epoch), end).is_ok().then(|| {
                     history.push(Op::Epoch(self.epoch, end.0));
-                }
+                    "epochs"
+                })
             }
-            7 if pick.is_multiple_of(4) => {
-                if store.delete(slot).is_ok() {
-                    self.truncating.remove(&id);
-                    history.push(Op::Delete);
-                }
-            }
+            7 if pick.is_multiple_of(4) => store.delete(slot).is_ok().then(|| {
+                self.truncating.remove(&id);
+                history.push(Op::Delete);
+                "deletions"
+            }),
             8 if pick.is_multiple_of(4) => {
                 let at = end.0 + (pick >> 8) as i64 % 50;
-                if store.restart_at(slot, Offset(at)).is_ok() {
+                store.restart_at(slot, Offset(at)).is_ok().then(|| {
                     history.push(Op::Restart(at));
-                }
+                    "restarts at an offset"
+                })
             }
-            _ => store.record_high_watermark(now, slot, durable),
+            _ => {
+                store.record_high_watermark(now, slot, durable);
+                Some("high watermarks")
+            }
+        };
+        if let Some(what) = done {
+            self.did(id, what);
         }
         self.take_events();
     }
@@ -275,6 +369,7 @@ impl Simulation {
         assert!(found, "seed {}: {from} to {upper} of {id} reads what was never there", self.seed);
         let gap = state.batch_starts().iter().all(|base| *base > from.0 || *base <= view.base_offset.0);
         assert!(view.last_offset() >= from && gap, "seed {}: {from} gives {view:?}", self.seed);
+        self.did(id, "reads compared");
     }
 
     fn save_view(&mut self) {
@@ -283,6 +378,8 @@ impl Simulation {
         for core in &mut self.node().cores {
             if core.store.save_view(view.bytes.clone(), offset).is_ok() {
                 self.views.push(view);
+                self.count("views saved");
+                self.count("operations");
                 return;
             }
         }
@@ -298,6 +395,8 @@ impl Simulation {
                 let cores = self.node().cores.len() as u64;
                 let core = self.random.below(cores) as usize;
                 self.node().cores[core].store.checkpoint();
+                self.count("checkpoints");
+                self.count("operations");
             }
             65 => self.save_view(),
             66 => {
@@ -310,24 +409,32 @@ impl Simulation {
     }
 
     /// The process dies, and perhaps the power goes; and again inside the recovery. Then what is found is compared.
-    fn crash(&mut self) {
+    fn crash(&mut self, in_recovery: bool) {
         let node = self.node.take().expect("it runs");
         let (disk, mut now) = node.kill();
-        let power = |random: &mut Random, crash| crash == Crash::PowerLoss && random.chance(3, 4);
-        if power(&mut self.random, self.crash) {
-            disk.power_loss(&mut self.random);
-        }
-        while self.random.chance(1, 2) {
-            let steps = self.random.below(120) as usize;
+        self.count("crashes");
+        self.lose_power(&disk);
+        let mut turns = self.random.below(RECOVERY_TURNS_MAX);
+        let mut certain = in_recovery;
+        while certain || self.random.chance(1, 2) {
             self.options.cores = 1 + self.random.below(4) as u16;
-            if let Some(Err(error)) = try_open(&disk, &self.options, &mut self.random, &mut now, steps) {
-                panic!("seed {}: {error}", self.seed);
+            match try_open(&disk, &self.options, &mut self.random, &mut now, 1 + turns as usize) {
+                Some(Err(error)) => panic!("seed {}: {error}", self.seed),
+                // It was over before, and the crash comes right behind it.
+                Some(Ok(_)) => turns /= 2,
+                None => {
+                    self.count("crashes inside a recovery");
+                    certain = false;
+                    turns = self.random.below(RECOVERY_TURNS_MAX);
+                }
             }
-            if power(&mut self.random, self.crash) {
-                disk.power_loss(&mut self.random);
-            }
+            self.lose_power(&disk);
         }
+        let before = self.options.cores;
         self.options.cores = 1 + self.random.below(4) as u16;
+        if self.options.cores != before {
+            self.count("openings under another number of cores");
+        }
         let node = match try_open(&disk, &self.options, &mut self.random, &mut now, 1_000_000) {
             Some(Ok(node)) => node,
             Some(Err(error)) => panic!("seed {}: {error}", self.seed),
@@ -344,6 +451,13 @@ impl Simulation {
         self.views.clear();
         self.truncating.clear();
         self.compare();
+    }
+
+    fn lose_power(&mut self, disk: &SimDisk) {
+        if self.crash == Crash::PowerLoss && self.random.chance(3, 4) {
+            disk.power_loss(&mut self.random);
+            self.count("power losses");
+        }
     }
 
     fn compare(&mut self) {
@@ -381,10 +495,15 @@ impl Simulation {
                 let described = self.node().cores[core].store.describe(slot);
                 panic!("seed {seed}: {id} has {found:?}, not {wanted:?}: {described}\n {}", history.told.join("\n "));
             }
+            self.count("partitions compared");
             let history = self.histories.get_mut(&id).expect("known");
+            let lost = *count < history.pending.len();
             history.acknowledge(*count);
             history.pending.clear();
             history.told.push("crash".to_owned());
+            if lost {
+                self.count("partitions whose last operations were lost");
+            }
         }
         for core in 0..self.node().cores.len() {
             let found: Vec<_> = self.node().cores[core].store.slots().collect();
@@ -396,24 +515,33 @@ impl Simulation {
     }
 }
 
-fn run(seed: u64, operations: usize) {
+fn run(seed: u64, operations: u64) -> Counts {
     let mut simulation = Simulation::new(seed);
-    let crashes = 5;
-    for round in 0..crashes {
-        let share = operations / crashes;
-        let count = share / 2 + simulation.random.below(share as u64) as usize;
-        for _ in 0..count {
+    let blocks = simulation.node().disk.seen().blocks();
+    for round in 0..CRASHES {
+        let share = operations / CRASHES;
+        let until = share * round + share / 2 + simulation.random.below(share);
+        let until = if round + 1 == CRASHES { operations } else { until };
+        while simulation.counts.get("operations").copied().unwrap_or_default() < until {
             simulation.step();
         }
-        if round % 2 == 0 {
-            simulation.crash();
-        } else {
+        if round % 2 == 1 {
             for _ in 0..simulation.random.below(40) {
                 simulation.turn();
             }
-            simulation.crash();
         }
+        simulation.crash(round == CRASH_IN_RECOVERY);
     }
+    let grown = simulation.node().disk.seen().blocks() - blocks;
+    simulation.counts.insert("blocks grown", grown);
+    let counts = simulation.counts;
+    let count = |what| counts.get(what).copied().unwrap_or_default();
+    let whole = count("operations") >= OPERATIONS_MIN.min(operations)
+        && count("crashes") == CRASHES
+        && count("crashes inside a recovery") > 0;
+    assert!(whole, "seed {seed}: {counts:?}");
+    assert_eq!(simulation.touched.len(), PARTITIONS as usize, "seed {seed}");
+    counts
 }
 
 fn number(name: &str, default: u64) -> u64 {
@@ -422,13 +550,21 @@ fn number(name: &str, default: u64) -> u64 {
 
 #[test]
 fn every_crash_leaves_what_was_acknowledged() {
-    let operations = number("POLLUX_LOG_OPERATIONS", 2500) as usize;
+    let operations = number("POLLUX_LOG_OPERATIONS", OPERATIONS_MIN);
     if let Ok(seed) = std::env::var("POLLUX_LOG_SEED") {
         run(seed.parse().expect("a seed is a number"), operations);
         return;
     }
-    let first = number("POLLUX_LOG_FIRST_SEED", 1);
-    for seed in first..first + number("POLLUX_LOG_SEEDS", 8) {
-        run(seed, operations);
+    let clock = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).expect("a clock after 1970").as_secs();
+    let (first, seeds) = (number("POLLUX_LOG_FIRST_SEED", clock), number("POLLUX_LOG_SEEDS", 8));
+    println!("seeds {first}..{}", first + seeds);
+    let mut all = Counts::new();
+    for seed in (first..first + seeds).chain(FAILED_BEFORE) {
+        for (what, count) in run(seed, operations) {
+            *all.entry(what).or_default() += count;
+        }
     }
+    println!("{all:?}");
+    let missing: Vec<_> = KINDS.iter().filter(|kind| all.get(*kind).is_none_or(|count| *count == 0)).collect();
+    assert!(seeds < 8 || missing.is_empty(), "none of these in {seeds} seeds from {first}: {missing:?}");
 }

@@ -4,6 +4,7 @@
 use crate::caller::{Arrival, Caller};
 use crate::context::Context;
 use crate::model::Floor;
+use crate::times::ToldTime;
 use base::PartitionId;
 use wire::messages::delete_records_request::{DeleteRecordsPartition, DeleteRecordsTopic};
 use wire::messages::list_offsets_request::{ListOffsetsPartition, ListOffsetsTopic};
@@ -117,8 +118,15 @@ impl Admin {
                 match at {
                     -1 => context.model.told(partition, floor, Some(told.offset), None),
                     -2 => context.model.told(partition, floor, None, Some(told.offset)),
-                    _ if told.offset == -1 || context.model.is_deleted(partition) => {}
-                    _ => assert!(told.offset >= floor.log_start, "{partition}: {told:?} lies before {floor:?}"),
+                    _ => {
+                        let known = told.offset == -1 || told.offset >= floor.log_start;
+                        assert!(known || context.model.is_deleted(partition), "{partition}: {told:?} before {floor:?}");
+                        let told = ToldTime { offset: told.offset, timestamp: told.timestamp };
+                        match at {
+                            -3 => context.model.told_largest_time(partition, floor, told),
+                            at => context.model.told_time(partition, floor, at, told),
+                        }
+                    }
                 }
             }
             (Question::Other, ResponseKind::Metadata(answer)) => {

@@ -143,7 +143,8 @@ impl Caller {
         let oldest = self.asked.front().map(|asked| asked.at);
         let late = oldest.is_some_and(|at| context.now.monotonic.since(at) > REQUEST_TIME_MAX);
         if late && matches!(self.pace, Pace::Prompt) && context.calm_for(REQUEST_TIME_MAX) {
-            panic!("{}: no answer to {:?} for {REQUEST_TIME_MAX:?}", self.name, self.asked.front());
+            let late = format!("{}: no answer to {:?} for {REQUEST_TIME_MAX:?}", self.name, self.asked.front());
+            context.model.late.get_or_insert(late);
         }
         let over = match state {
             PeerState::Open => false,

@@ -11,35 +11,46 @@ mod admin;
 mod caller;
 mod consumer;
 mod context;
+mod faults;
 mod model;
 mod node;
 mod pattern;
 mod plane;
 mod producer;
 mod scenario;
+mod times;
 mod vandal;
 mod world;
 
 pub use context::Trace;
+pub use faults::{Fault, Happened};
 pub use model::Stats;
 pub use scenario::Scenario;
-pub use world::{Happened, World};
+pub use world::World;
+
+use std::time::Duration;
 
 /// Rounds of faults, healing and audit in one run.
 const ROUNDS: u64 = 2;
 
+/// What a run has lasted at its end, in simulated time, and how many faults it has met, at least.
+pub const TIME_MIN: Duration = Duration::from_secs(60);
+pub const FAULTS_MIN: u32 = 2;
+
 /// Runs a seed; a failure is a panic. Two runs of a seed give the same trace.
 pub fn run(seed: u64, steps: u64) -> World {
-    let mut world = World::new(seed, Scenario::of);
-    for _ in 0..ROUNDS {
-        world.round(steps / ROUNDS);
+    let mut world = World::new(seed, |random| Scenario::of(seed, random));
+    for fault in Fault::of_seed(seed) {
+        world.round(steps / ROUNDS, Some(fault));
     }
+    assert!(world.simulated() >= TIME_MIN, "it lasted {:?}", world.simulated());
+    assert!(world.happened.faults() >= FAULTS_MIN, "too little went wrong: {:?}", world.happened);
     world
 }
 
 /// Runs a seed on one core without any fault.
 pub fn run_plain(seed: u64, steps: u64) -> World {
     let mut world = World::new(seed, |_| Scenario::plain());
-    world.round(steps);
+    world.round(steps, None);
     world
 }

@@ -39,7 +39,13 @@ fn main() -> std::process::ExitCode {
     for seed in arguments.seed..arguments.seed + arguments.count {
         match std::panic::catch_unwind(AssertUnwindSafe(|| run(seed))) {
             Ok(world) => {
-                println!("seed {seed}: {:?} {:?} {:?}", world.trace, world.happened, world.stats());
+                println!(
+                    "seed {seed}: {:?} {:?} {:?} {:?}",
+                    world.simulated(),
+                    world.trace,
+                    world.happened,
+                    world.stats()
+                );
                 if arguments.twice {
                     assert_eq!(run(seed).trace, world.trace, "seed {seed} repeats");
                 }

@@ -3,7 +3,7 @@
 
 use crate::pattern;
 use base::{Monotonic, PartitionId};
-use batch::{BatchView, Records};
+use batch::{BatchView, Records, TimestampType};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
@@ -19,23 +19,44 @@ pub struct Sent {
     pub records: u32,
     /// Producer id and first sequence.
     pub producer: Option<(i64, i32)>,
+    /// The times that its records were given.
+    pub times: Vec<i64>,
     /// Where it was last known to stand.
     pub offset: Option<i64>,
 }
 
 /// A batch that stands at its offset for good.
 #[derive(Clone, Copy, Debug)]
-struct Placed {
-    batch: u64,
-    next: i64,
+pub struct Placed {
+    pub batch: u64,
+    pub next: i64,
     at: Monotonic,
     bytes: usize,
+    /// What it looked like when it was first served: it never looks different.
+    seen: Option<Seen>,
+    /// The node's time, in a topic that takes that.
+    pub stamped: Option<i64>,
+}
+
+/// What tells two batches with the same records apart; the CRC covers everything but the epoch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Seen {
+    crc: u32,
+    epoch: i32,
+}
+
+/// What a topic's settings change in its log.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Rules {
+    pub retention_bytes: Option<u64>,
+    /// Records have the node's time, not their producer's.
+    pub append_time: bool,
 }
 
 /// What is known of a partition's log.
 #[derive(Debug, Default)]
 pub struct Log {
-    placed: BTreeMap<i64, Placed>,
+    pub placed: BTreeMap<i64, Placed>,
     /// The highest watermark told: it never falls.
     pub watermark: i64,
     /// The highest log start told. It falls with a crash to what an answer to DeleteRecords promised: as in Kafka, a
@@ -44,7 +65,7 @@ pub struct Log {
     promised_start: i64,
     /// The highest that DeleteRecords has asked for, whether it was answered or not.
     pub deletes_asked: i64,
-    pub retention_bytes: Option<u64>,
+    pub rules: Rules,
     pub deleted: bool,
     /// Bytes sent to it, but for those that are known to be gone.
     bytes: usize,
@@ -60,11 +81,13 @@ pub struct Floor {
 
 #[derive(Debug, Default)]
 pub struct Model {
-    sent: Vec<Sent>,
+    pub sent: Vec<Sent>,
     pub logs: BTreeMap<PartitionId, Log>,
     /// How often acknowledged records were lost legitimately: a power loss under `durability = "cache"`.
     pub losses: u64,
     granted: BTreeSet<i64>,
+    /// Somebody waits for an answer that should have come.
+    pub late: Option<String>,
     pub stats: Stats,
 }
 
@@ -82,11 +105,43 @@ pub struct Stats {
     pub fetch_errors: BTreeMap<i16, u64>,
     pub deleted_records: u64,
     pub forwarded: u64,
+    /// Answers by time that were held against the records that are known.
+    pub times_checked: u64,
+    pub largest_times_checked: u64,
+    pub append_times_checked: u64,
+    pub audited_batches: u64,
+    pub sequences_checked: u64,
+    pub epochs_checked: u64,
+    pub retention_checked: u64,
+}
+
+impl Stats {
+    /// What the oracle has compared and what clients were given, by name.
+    pub fn list(&self) -> Vec<(&'static str, u64)> {
+        let refused = |code: i16| self.refused.get(&code).copied().unwrap_or_default();
+        vec![
+            ("batches acknowledged", self.acknowledged),
+            ("batches served", self.served),
+            ("batches sent again", self.retries),
+            ("duplicates answered", self.duplicates),
+            ("refusals for want of a leader", refused(6)),
+            ("refusals for the storage", refused(56)),
+            ("DeleteRecords answered", self.deleted_records),
+            ("requests forwarded", self.forwarded),
+            ("answers by time compared", self.times_checked),
+            ("answers of the largest time compared", self.largest_times_checked),
+            ("append times compared", self.append_times_checked),
+            ("batches audited", self.audited_batches),
+            ("sequences audited", self.sequences_checked),
+            ("epochs audited", self.epochs_checked),
+            ("retention audited", self.retention_checked),
+        ]
+    }
 }
 
 impl Model {
-    pub fn add_partition(&mut self, partition: PartitionId, retention_bytes: Option<u64>) {
-        self.logs.insert(partition, Log { retention_bytes, ..Log::default() });
+    pub fn add_partition(&mut self, partition: PartitionId, rules: Rules) {
+        self.logs.insert(partition, Log { rules, ..Log::default() });
     }
 
     pub fn delete_partition(&mut self, partition: PartitionId) {
@@ -111,10 +166,15 @@ impl Model {
         assert!(self.granted.insert(id), "producer id {id} is given twice");
     }
 
-    /// A new batch, about to be sent.
-    pub fn send(&mut self, partition: PartitionId, records: u32, producer: Option<(i64, i32)>) -> u64 {
-        self.sent.push(Sent { partition, records, producer, offset: None });
+    /// A new batch, about to be sent; what it holds is told by its builder.
+    pub fn send(&mut self, partition: PartitionId, times: Vec<i64>, producer: Option<(i64, i32)>) -> u64 {
+        self.sent.push(Sent { partition, records: times.len() as u32, producer, times, offset: None });
         self.sent.len() as u64 - 1
+    }
+
+    /// The batch is known to stand somewhere.
+    pub fn is_placed(&self, batch: u64) -> bool {
+        self.sent[batch as usize].offset.is_some()
     }
 
     /// How many bytes the batch has.
@@ -132,13 +192,28 @@ impl Model {
         (64 << 20) + self.logs.values().filter(|log| !log.deleted).map(of).sum::<usize>()
     }
 
-    pub fn acknowledged(&mut self, now: Monotonic, batch: u64, base: i64, bytes: usize) {
+    /// `append_time` is what the answer says: -1 for a topic that keeps its producers' times, or the time of a duplicate.
+    pub fn acknowledged(&mut self, now: Monotonic, batch: u64, base: i64, append_time: i64, bytes: usize) {
         self.stats.acknowledged += 1;
         let partition = self.sent[batch as usize].partition;
-        if self.log(partition).deleted {
+        let log = self.log(partition);
+        if log.deleted {
             return;
         }
+        if log.rules.append_time {
+            assert!(append_time >= 0, "{partition}: batch {batch} was given no time");
+        }
         self.place(now, batch, base, bytes);
+        self.stamp(partition, base, append_time);
+    }
+
+    /// The node's time of a batch, once it is known, is that for good.
+    fn stamp(&mut self, partition: PartitionId, base: i64, time: i64) {
+        let log = self.log(partition);
+        let append_time = log.rules.append_time;
+        let Some(placed) = log.placed.get_mut(&base).filter(|_| append_time) else { return };
+        let known = *placed.stamped.get_or_insert(time);
+        assert!(known == time, "{partition}: {placed:?} at {base} was appended at {time}");
     }
 
     fn place(&mut self, now: Monotonic, batch: u64, base: i64, bytes: usize) {
@@ -161,7 +236,7 @@ impl Model {
         if let Some((other, placed)) = before.or(after) {
             panic!("batch {batch} is at {base}..{next} of {partition}, where {placed:?} at {other} was before");
         }
-        log.placed.insert(base, Placed { batch, next, at: now, bytes });
+        log.placed.insert(base, Placed { batch, next, at: now, bytes, seen: None, stamped: None });
         log.watermark = log.watermark.max(next);
     }
 
@@ -219,6 +294,7 @@ impl Model {
             let batch = self.check_batch(partition, &view);
             if !self.log(partition).deleted {
                 self.place(now, batch, base, view.size());
+                self.see(partition, &view);
             }
             self.stats.served += 1;
             self.stats.served_bytes += view.size() as u64;
@@ -226,6 +302,20 @@ impl Model {
         }
         assert!(!first || bytes.is_empty(), "{partition}: {} bytes at {from} hold no whole batch", bytes.len());
         position
+    }
+
+    /// What is served of an offset is the same batch for good, in a topic of the node's time with that.
+    fn see(&mut self, partition: PartitionId, view: &BatchView<'_>) {
+        let header = view.header();
+        let (base, largest) = (header.base_offset.0, header.max_timestamp.0);
+        let log = self.log(partition);
+        let node_time = view.timestamp_type() == TimestampType::LogAppendTime;
+        assert_eq!(node_time, log.rules.append_time, "{partition}: {header:?} has another's time");
+        let Some(placed) = log.placed.get_mut(&base) else { return };
+        let now = Seen { crc: header.crc, epoch: header.partition_leader_epoch.0 };
+        let seen = *placed.seen.get_or_insert(now);
+        assert!(seen == now, "{partition} at {base} was {seen:?} and is {now:?}");
+        self.stamp(partition, base, largest);
     }
 
     /// Every byte of the batch is what was sent; says which batch it is.
@@ -272,7 +362,7 @@ impl Model {
     }
 
     /// A reader went through the whole partition: from `start` to `end`, every batch of which was placed.
-    pub fn audit(&self, partition: PartitionId, start: i64, end: i64) {
+    pub fn audit(&mut self, partition: PartitionId, start: i64, end: i64) {
         let log = &self.logs[&partition];
         // Retention may have moved it while the reader was under way.
         assert!(start <= log.log_start, "{partition} starts at {start}, and only {} was told", log.log_start);
@@ -283,17 +373,26 @@ impl Model {
             position = placed.next;
         }
         assert!(position == end, "{partition} ends at {end}, its records at {position}");
-        self.audit_sequences(partition, log);
-        self.audit_retention(partition, log, start);
+        let audited = log.placed.range(start..).count() as u64;
+        let sequences = self.audit_sequences(partition, log);
+        let (epochs, times) = audit_order(partition, log, start);
+        let retention = self.audit_retention(partition, log, start);
+        self.stats.audited_batches += audited;
+        self.stats.sequences_checked += sequences;
+        self.stats.epochs_checked += epochs;
+        self.stats.append_times_checked += times;
+        self.stats.retention_checked += u64::from(retention);
     }
 
     /// An idempotent producer's batches follow one another.
-    fn audit_sequences(&self, partition: PartitionId, log: &Log) {
-        let mut next: BTreeMap<i64, i32> = BTreeMap::new();
+    fn audit_sequences(&self, partition: PartitionId, log: &Log) -> u64 {
+        let (mut next, mut compared): (BTreeMap<i64, i32>, u64) = (BTreeMap::new(), 0);
         for placed in log.placed.values() {
             let sent = &self.sent[placed.batch as usize];
             let Some((id, sequence)) = sent.producer else { continue };
-            let wanted = next.get(&id).copied().unwrap_or(sequence);
+            let wanted = next.get(&id).copied();
+            compared += u64::from(wanted.is_some());
+            let wanted = wanted.unwrap_or(sequence);
             assert!(
                 wanted == sequence || self.losses > 0,
                 "{partition}: batch {} of producer {id} has sequence {sequence} where {wanted} follows",
@@ -301,24 +400,45 @@ impl Model {
             );
             next.insert(id, sequence_after(sequence, sent.records));
         }
+        compared
     }
 
     /// Retention by size leaves at least what is to be kept.
-    fn audit_retention(&self, partition: PartitionId, log: &Log, start: i64) {
+    fn audit_retention(&self, partition: PartitionId, log: &Log, start: i64) -> bool {
         if start <= log.deletes_asked {
-            return;
+            return false;
         }
-        let Some(kept) = log.retention_bytes else {
+        let Some(kept) = log.rules.retention_bytes else {
             panic!("{partition} starts at {start}: nobody deleted beyond {}", log.deletes_asked)
         };
         let bytes: usize = log.placed.values().filter(|placed| placed.next > start).map(|placed| placed.bytes).sum();
         assert!(bytes as u64 >= kept, "{partition}: {bytes} bytes are left of {kept} that are to be kept");
+        true
     }
 
     /// Partitions that exist, in their order.
     pub fn live(&self) -> Vec<PartitionId> {
         self.logs.iter().filter(|(_, log)| !log.deleted).map(|(partition, _)| *partition).collect()
     }
+}
+
+/// Leader epochs never fall along the log, nor does the node's time, whatever its clock did and however often it died. Says
+/// how many neighbours of each kind were compared.
+fn audit_order(partition: PartitionId, log: &Log, start: i64) -> (u64, u64) {
+    let (mut epochs, mut times) = (0, 0);
+    let batches: Vec<(&i64, &Placed)> = log.placed.range(start..).collect();
+    for pair in batches.windows(2) {
+        let ((_, before), (at, after)) = (pair[0], pair[1]);
+        if let (Some(before), Some(after)) = (before.seen, after.seen) {
+            assert!(before.epoch <= after.epoch, "{partition} at {at}: epoch {} after {}", after.epoch, before.epoch);
+            epochs += 1;
+        }
+        if let (Some(before), Some(after)) = (before.stamped, after.stamped) {
+            assert!(before <= after, "{partition} at {at}: time {after} after {before}");
+            times += 1;
+        }
+    }
+    (epochs, times)
 }
 
 /// The sequence after `records` records from `sequence`: after the largest comes 0.

@@ -3,7 +3,7 @@
 use crate::plane::{CLUSTER, DIRECTORY, NODE};
 use arena::Arena;
 use base::counters::{CoreCounters, CoreReadings, Counter, heap_words, readings};
-use base::{CoreId, ListenerId, Monotonic, Now, Random, Sleeper, Uuid};
+use base::{BLOCK_SIZE, CoreId, ListenerId, Monotonic, Now, Random, Sleeper, Uuid};
 use data_core::{Core, CoreParts, HelloFacts, Keeper, LINK_LISTENER, LinkEnd, Office, meshes};
 use net::Streams;
 use net::sim::{SimNetwork, SimStreams};
@@ -84,6 +84,17 @@ impl Node {
 
     pub fn is_opening(&self) -> bool {
         matches!(self.state, State::Opening { .. })
+    }
+
+    /// Its counters, for whoever looks for a wedge.
+    pub fn describe(&self) -> String {
+        let State::Running { readings, .. } = &self.state else { return "the node does not run".to_owned() };
+        let of = |core: &CoreReadings| {
+            let told = Counter::ALL.iter().map(|counter| (counter.name(), core.get(*counter)));
+            let told: Vec<String> = told.filter(|(_, n)| *n > 0).map(|(name, n)| format!("{name} {n}")).collect();
+            format!("core {}: {}", core.core().0, told.join(", "))
+        };
+        readings.iter().map(of).collect::<Vec<_>>().join("\n")
     }
 
     /// The process starts.
@@ -277,9 +288,10 @@ impl Node {
 }
 
 /// Formats an empty disk; nothing fails meanwhile.
-pub fn format(disk: &SimDisk, cpus: u16, random: &mut Random, now: &mut Now) {
+pub fn format(disk: &SimDisk, cpus: u16, blocks_max: u64, random: &mut Random, now: &mut Now) {
     let mut queue = disk.open();
-    let options = FormatOptions::new(CLUSTER, NODE, DIRECTORY, cpus);
+    let mut options = FormatOptions::new(CLUSTER, NODE, DIRECTORY, cpus);
+    options.bytes_max = blocks_max * BLOCK_SIZE as u64;
     let arena = Arena::heap(CoreId(0), 16 * MIB);
     let mut formatting = Formatting::new(options, queue.geometry(), arena, random).expect("the disk is large enough");
     let mut plan = Plan::new();

@@ -2,7 +2,7 @@
 //! change and go, duties and views in parts, answers to forwarded requests; it dies and comes back at random.
 
 use crate::context::Trace;
-use crate::model::{Floor, Model};
+use crate::model::{Floor, Model, Rules};
 use base::*;
 use bytes::{Bytes, BytesMut};
 use link::*;
@@ -356,9 +356,13 @@ impl Plane {
         let partitions = 1 + random.below(6) as usize;
         let config: Vec<(String, String)> =
             config.iter().map(|(name, value)| ((*name).to_owned(), value.clone())).collect();
-        let retention = config.iter().find(|(name, _)| name == "retention.bytes").and_then(|(_, v)| v.parse().ok());
+        let value = |name: &str| config.iter().find(|(key, _)| key == name).map(|(_, value)| value.as_str());
+        let rules = Rules {
+            retention_bytes: value("retention.bytes").and_then(|bytes| bytes.parse().ok()),
+            append_time: value("message.timestamp.type") == Some("LogAppendTime"),
+        };
         for index in 0..partitions {
-            model.add_partition(PartitionId { topic: id, index: PartitionIndex(index as i32) }, retention);
+            model.add_partition(PartitionId { topic: id, index: PartitionIndex(index as i32) }, rules);
         }
         let created_at = self.cluster.offset;
         let topic = Topic { name, created_at, config, epochs: vec![0; partitions], led: true };

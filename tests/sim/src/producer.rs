@@ -68,6 +68,8 @@ struct Unit {
     sends: u32,
     /// Batches before it were unanswered when it was last sent.
     followed: bool,
+    /// It was known to stand somewhere when it was last sent.
+    repeats: bool,
 }
 
 /// The way to one partition.
@@ -210,24 +212,25 @@ impl Producer {
             }
             let records = 1 + context.random.below(u64::from(self.options.records_max)) as u32;
             let producer = self.id.map(|id| (id, line.next_sequence));
-            let batch = context.model.send(line.partition, records, producer);
+            let now = context.now.wall.0;
+            let times: Vec<i64> = (0..records).map(|_| now - context.random.below(1000) as i64).collect();
+            let batch = context.model.send(line.partition, times.clone(), producer);
             let mut builder = BatchBuilder::new();
             builder.compression(self.options.codec.into());
             if let Some((id, sequence)) = producer {
                 let base_sequence = Some(Sequence(sequence));
                 builder.producer(BatchProducer { id: ProducerId(id), epoch: ProducerEpoch(0), base_sequence });
             }
-            for record in 0..records {
+            for (record, at) in (0..records).zip(times) {
                 let tag = Tag { partition: line.partition, batch, record };
                 let most = self.options.value_max.min(BATCH_BYTES_MAX / records as usize);
                 let length = context.random.below(most as u64) as usize;
-                let at = WallMillis(context.now.wall.0 - context.random.below(1000) as i64);
-                builder.append(at, None, Some(&pattern::value(tag, length)), &[]);
+                builder.append(WallMillis(at), None, Some(&pattern::value(tag, length)), &[]);
             }
             line.next_sequence = sequence_after(line.next_sequence, records);
             let bytes = Bytes::from(builder.build());
             context.model.weigh(line.partition, bytes.len());
-            line.units.push_back(Unit { batch, bytes, in_flight: false, sends: 0, followed: false });
+            line.units.push_back(Unit { batch, bytes, in_flight: false, sends: 0, followed: false, repeats: false });
         }
     }
 
@@ -240,6 +243,7 @@ impl Producer {
                 let unit = &mut line.units[index];
                 (unit.in_flight, unit.followed) = (true, index > 0);
                 unit.sends += 1;
+                unit.repeats = context.model.is_placed(unit.batch);
                 context.model.stats.retries += u64::from(unit.sends > 1);
                 batches.push(unit.batch);
                 let records = Some(unit.bytes.clone());
@@ -291,7 +295,9 @@ impl Producer {
         if error == 0 {
             let unit = line.units.remove(index).expect("just found");
             line.begun = true;
-            context.model.acknowledged(context.now.monotonic, batch, base_offset, unit.bytes.len());
+            let (now, append_time) = (context.now.monotonic, told.log_append_time_ms);
+            context.model.stats.duplicates += u64::from(unit.repeats);
+            context.model.acknowledged(now, batch, base_offset, append_time, unit.bytes.len());
             return;
         }
         *context.model.stats.refused.entry(error).or_default() += 1;

@@ -1,5 +1,7 @@
-//! What a seed decides before anything happens: the device, its faults, the promises, who the clients are.
+//! What a seed decides before anything happens: the device, its faults, the promises, who the clients are. What a few
+//! seeds would miss by chance follows from the seed's number: consecutive seeds bring every fault and every feature.
 
+use crate::faults::Fault;
 use base::{BLOCK_SIZE, Random, Uuid};
 use net::sim::SimFaults;
 use nvme_device::sim::{FaultPlan, Latency, PerMillion, SimOptions, Tear};
@@ -11,7 +13,11 @@ const MIB: u64 = 1 << 20;
 #[derive(Clone, Debug)]
 pub struct Scenario {
     pub disk: SimOptions,
+    /// What a file may grow to; 0 for a namespace that does not.
+    pub blocks_max: u64,
     pub store: StoreOptions,
+    /// What goes wrong in each round for certain.
+    pub forced: Vec<Fault>,
     /// What the device does wrong while the run lasts.
     pub device_faults: FaultPlan,
     /// The power may go; else processes are killed only.
@@ -37,6 +43,8 @@ impl Scenario {
     pub fn plain() -> Scenario {
         Scenario {
             disk: SimOptions::new(256 * MIB / BLOCK_SIZE as u64),
+            blocks_max: 0,
+            forced: Vec::new(),
             store: StoreOptions { zero_ahead: false, ..small_store() },
             device_faults: FaultPlan::none(),
             power: false,
@@ -55,16 +63,18 @@ impl Scenario {
         }
     }
 
-    pub fn of(random: &mut Random) -> Scenario {
+    pub fn of(seed: u64, random: &mut Random) -> Scenario {
         let pick = |random: &mut Random, of: &[u64]| of[random.below(of.len() as u64) as usize];
-        let full = random.chance(1, 8);
-        let megabytes = if full { 40 } else { 192 + random.below(256) };
+        let forced = Fault::of_seed(seed);
+        let (full, grows) = (seed.is_multiple_of(6), seed % 3 == 1);
+        let most = if full { 40 } else { 192 + random.below(256) };
+        let megabytes = if grows { most / 2 + 16 } else { most };
         let mut disk = SimOptions::new(megabytes * MIB / BLOCK_SIZE as u64);
         disk.volatile_write_cache = random.chance(3, 4);
         disk.latency = if random.chance(3, 4) { Latency::SSD } else { Latency::NONE };
         disk.tear = if random.chance(1, 2) { Tear::Sectors } else { Tear::Blocks };
         disk.transfer_max = pick(random, &[32, 256, 1024]) as u32;
-        disk.grows = false;
+        disk.grows = grows;
         let mut store = small_store();
         store.durability = if random.chance(1, 4) { Durability::Cache } else { Durability::Flush };
         store.durable_writes = random.chance(1, 2);
@@ -73,15 +83,22 @@ impl Scenario {
         store.read_cache = pick(random, &[256 << 10, 8 << 20]) as usize;
         store.index_cache = pick(random, &[4 << 10, 1 << 20]) as usize;
         store.zero_ahead = random.chance(1, 4);
+        let mut device_faults = some_faults(random, store.durability);
+        if grows {
+            // A growth that is refused is tried again; what has to grow meanwhile waits, or is an opening.
+            device_faults.growth_refused = PerMillion(500_000);
+        }
         Scenario {
             disk,
-            device_faults: some_faults(random, store.durability),
+            blocks_max: if grows { most * MIB / BLOCK_SIZE as u64 } else { 0 },
+            device_faults,
             store,
-            power: random.chance(3, 4),
+            power: random.chance(3, 4) || forced.contains(&Fault::PowerLoss),
+            forced,
             clean_stops: random.chance(1, 2),
             full,
-            deletes: random.chance(1, 2),
-            retention: random.chance(1, 3),
+            deletes: !seed.is_multiple_of(2),
+            retention: seed % 3 == 2,
             producers: 1 + random.below(6) as usize,
             consumers: 1 + random.below(8) as usize,
             vandals: random.below(4) as usize,
@@ -99,13 +116,20 @@ impl Scenario {
 
     /// Space that partitions may take; what was deleted takes a while to come back.
     pub fn bytes_max(&self) -> usize {
-        let bytes = self.disk.blocks as usize * BLOCK_SIZE;
+        let bytes = self.disk.blocks.max(self.blocks_max) as usize * BLOCK_SIZE;
         if self.full { bytes * 4 } else { bytes / 10 * 7 }
     }
 
-    /// Devices that fail now and then.
+    /// Devices that fail now and then: a write, a flush or a read, after which the namespace may stop or not open.
     pub fn device_fails(&self) -> bool {
-        self.device_faults != FaultPlan::none()
+        let growth_refused = self.device_faults.growth_refused;
+        let forced = [Fault::DeviceFails, Fault::OpeningFails].iter().any(|fault| self.forced.contains(fault));
+        forced || self.device_faults != FaultPlan { growth_refused, ..FaultPlan::none() }
+    }
+
+    /// Appends may be refused: what they need cannot be written, or is not there (yet).
+    pub fn refuses_appends(&self) -> bool {
+        self.device_fails() || self.full || self.blocks_max > 0
     }
 }
 

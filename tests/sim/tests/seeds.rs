@@ -1,7 +1,10 @@
-//! A fixed budget of seeds, and every seed that ever failed. `POLLUX_SIM_SEEDS` sets how many run, `POLLUX_SIM_FIRST`
-//! the first, `POLLUX_SIM_STEPS` how long each is.
+//! A fixed budget of fresh seeds, and every seed that ever failed. `POLLUX_SIM_SEEDS` sets how many run,
+//! `POLLUX_SIM_FIRST` the first (else the clock does, and it is printed), `POLLUX_SIM_STEPS` how long each is. Whatever a
+//! run is there to show is counted, and a count of zero fails it.
 
+use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::time::SystemTime;
 
 fn number(name: &str, default: u64) -> u64 {
     match std::env::var(name) {
@@ -21,26 +24,40 @@ fn failed_before() -> Vec<(u64, u64)> {
     lines.map(read).collect()
 }
 
-fn run_all(seeds: impl Iterator<Item = (u64, u64)>) {
-    let mut failed = Vec::new();
+/// How often what happened, over all seeds.
+fn run_all(seeds: impl Iterator<Item = (u64, u64)>) -> BTreeMap<&'static str, u64> {
+    let (mut failed, mut counts) = (Vec::new(), BTreeMap::new());
     for (seed, steps) in seeds {
-        if catch_unwind(AssertUnwindSafe(|| pollux_sim::run(seed, steps))).is_err() {
+        let Ok(world) = catch_unwind(AssertUnwindSafe(|| pollux_sim::run(seed, steps))) else {
             failed.push((seed, steps));
+            continue;
+        };
+        assert!(world.simulated() >= pollux_sim::TIME_MIN && world.happened.faults() >= pollux_sim::FAULTS_MIN);
+        for (name, count) in world.happened.list().into_iter().chain(world.stats().list()) {
+            *counts.entry(name).or_default() += count;
         }
     }
     assert!(failed.is_empty(), "sim --seed N --steps M repeats these: {failed:?}");
+    counts
 }
 
 #[test]
 fn seeds_that_failed_before() {
-    run_all(failed_before().into_iter());
+    let seeds = failed_before();
+    assert!(!seeds.is_empty(), "there is a list of them");
+    run_all(seeds.into_iter());
 }
 
 #[test]
 fn seeds_of_this_run() {
-    let (first, count) = (number("POLLUX_SIM_FIRST", 1), number("POLLUX_SIM_SEEDS", 6));
+    let clock = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).expect("a clock after 1970").as_secs();
+    let (first, count) = (number("POLLUX_SIM_FIRST", clock), number("POLLUX_SIM_SEEDS", 6));
     let steps = number("POLLUX_SIM_STEPS", 4000);
-    run_all((first..first + count).map(|seed| (seed, steps)));
+    println!("seeds {first}..{} of {steps} steps", first + count);
+    let counts = run_all((first..first + count).map(|seed| (seed, steps)));
+    println!("{counts:?}");
+    let missing: Vec<_> = counts.iter().filter(|(_, count)| **count == 0).map(|(name, _)| *name).collect();
+    assert!(count < 6 || missing.is_empty(), "none of these in {count} seeds from {first}: {missing:?}");
 }
 
 #[test]
