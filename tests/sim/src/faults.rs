@@ -316,7 +316,8 @@ impl World {
             config.push(("segment.bytes", (1 << 20).to_string()));
             config.push(("retention.bytes", (1 << (20 + self.random.below(2))).to_string()));
         }
-        if self.happens(4) {
+        let first = self.scenario.append_time && self.plane.cluster.topics() == 0;
+        if first || self.happens(4) {
             config.push(("message.timestamp.type", "LogAppendTime".to_owned()));
         }
         config

@@ -6,6 +6,18 @@ use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::SystemTime;
 
+/// What no scenario and no forced fault brings for certain: many seeds do.
+const RARE: [&str; 6] = [
+    "refused growths",
+    "duplicates answered",
+    "DeleteRecords answered",
+    "retention audited",
+    "steps of the wall clock",
+    "refusals for the storage",
+];
+const FEW_SEEDS: u64 = 6;
+const MANY_SEEDS: u64 = 60;
+
 fn number(name: &str, default: u64) -> u64 {
     match std::env::var(name) {
         Ok(text) => text.parse().unwrap_or_else(|_| panic!("{name} is no number: {text}")),
@@ -51,13 +63,15 @@ fn seeds_that_failed_before() {
 #[test]
 fn seeds_of_this_run() {
     let clock = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).expect("a clock after 1970").as_secs();
-    let (first, count) = (number("POLLUX_SIM_FIRST", clock), number("POLLUX_SIM_SEEDS", 6));
+    let (first, count) = (number("POLLUX_SIM_FIRST", clock), number("POLLUX_SIM_SEEDS", FEW_SEEDS));
     let steps = number("POLLUX_SIM_STEPS", 4000);
     println!("seeds {first}..{} of {steps} steps", first + count);
     let counts = run_all((first..first + count).map(|seed| (seed, steps)));
     println!("{counts:?}");
-    let missing: Vec<_> = counts.iter().filter(|(_, count)| **count == 0).map(|(name, _)| *name).collect();
-    assert!(count < 6 || missing.is_empty(), "none of these in {count} seeds from {first}: {missing:?}");
+    let asked = |name: &&str| count >= MANY_SEEDS || (count >= FEW_SEEDS && !RARE.contains(name));
+    let missing: Vec<_> =
+        counts.iter().filter(|(_, count)| **count == 0).map(|(name, _)| *name).filter(asked).collect();
+    assert!(missing.is_empty(), "none of these in {count} seeds from {first}: {missing:?}");
 }
 
 #[test]
