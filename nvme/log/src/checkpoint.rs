@@ -85,6 +85,31 @@ impl Store {
         })
     }
 
+    /// For an opening whose checkpoint finds no room (rule 9): begins it anew without the older producer snapshots, which
+    /// take the most and only spare a truncation some reading. Nothing of it may be on its way to the device. Says whether
+    /// there was anything to leave out.
+    pub(crate) fn restart_leaner(&mut self) -> bool {
+        let mut leaner = false;
+        for (_, partition) in self.partitions.iter_mut() {
+            let older = partition.snapshots.len().saturating_sub(1);
+            leaner |= older > 0;
+            partition.changed |= older > 0;
+            partition.snapshots.drain(..older);
+        }
+        let Some(round) = self.round.take_if(|_| leaner) else { return false };
+        for slot in round.written {
+            if let Some(partition) = self.partitions.get_mut(slot.token()) {
+                partition.changed = true;
+            }
+        }
+        for shard in &mut self.shards {
+            shard.view_changed |= shard.view.is_some();
+            shard.free_storage();
+        }
+        self.checkpoint_wanted = true;
+        true
+    }
+
     /// The blob of this partition no longer tells what the medium will have: another is written in this round.
     pub(crate) fn recheckpoint(&mut self, slot: LogSlot) {
         let Some(round) = &mut self.round else { return };

@@ -200,7 +200,8 @@ impl Opening {
             done &= !store.is_checkpointing();
         }
         if full && self.tokens.is_empty() && !keeper.is_busy() {
-            return Err(OpenError::NoRoom);
+            let leaner = self.stores.iter_mut().map(Store::restart_leaner).filter(|leaner| *leaner).count();
+            return if leaner > 0 { Ok(false) } else { Err(OpenError::NoRoom) };
         }
         // A namespace that is nearly full may have to grow for the checkpoints that end its opening.
         if keeper.has_waiting() {
