@@ -63,8 +63,7 @@ impl Admin {
             0 if self.deletes => {
                 let span = (floor.watermark - floor.log_start).max(0) as u64;
                 let offset = floor.log_start + context.random.below(span + 1) as i64;
-                let log = context.model.logs.get_mut(&partition).expect("it is known");
-                log.deletes_asked = log.deletes_asked.max(offset);
+                context.model.ask_to_delete(partition, offset);
                 let one = DeleteRecordsPartition { partition_index: partition.index.0, offset, ..Default::default() };
                 let topics = vec![DeleteRecordsTopic { name, partitions: vec![one], ..Default::default() }];
                 let request = DeleteRecordsRequest { topics, timeout_ms: 10_000, ..Default::default() };

@@ -1,6 +1,7 @@
 //! What goes wrong in a world: at random, and in each round one fault for certain, so that no run goes without.
 
 use crate::consumer::Consumer;
+use crate::node::Disk;
 use crate::producer::Producer;
 use crate::world::{LAST_WORDS_TIME, World};
 use base::Monotonic;
@@ -222,15 +223,6 @@ impl World {
         self.plane.die(self.now.monotonic, Duration::from_millis(away));
     }
 
-    fn stop_cleanly(&mut self) {
-        if self.stopping || !self.node.is_running() || !self.plane.is_settled() {
-            return;
-        }
-        tracing::info!(at = self.now.monotonic.millis(), "the control plane stops the node");
-        self.stopping = true;
-        self.plane.stop();
-    }
-
     fn reset_someone(&mut self) {
         let pick = self.random.next_u64() as usize;
         let clients = &mut self.clients;
@@ -239,15 +231,6 @@ impl World {
             1 => clients.consumers[pick / 3 % self.scenario.consumers].reset(),
             _ => clients.admins[pick / 3 % 2].reset(),
         }
-    }
-
-    pub(crate) fn kill(&mut self, why: &str) {
-        tracing::info!(at = self.now.monotonic.millis(), why, "the node is killed");
-        self.happened.kills += 1;
-        self.plane.expect_clean = None;
-        self.model.forget_starts();
-        self.node.kill();
-        self.go_down();
     }
 
     /// The process dies, and perhaps the power goes.
@@ -271,6 +254,26 @@ impl World {
             self.clients.admins.iter_mut().for_each(crate::admin::Admin::reset);
         }
     }
+}
+
+impl<D: Disk> World<D> {
+    pub(crate) fn stop_cleanly(&mut self) {
+        if self.stopping || !self.node.is_running() || !self.plane.is_settled() {
+            return;
+        }
+        tracing::info!(at = self.now.monotonic.millis(), "the control plane stops the node");
+        self.stopping = true;
+        self.plane.stop();
+    }
+
+    pub(crate) fn kill(&mut self, why: &str) {
+        tracing::info!(at = self.now.monotonic.millis(), why, "the node is killed");
+        self.happened.kills += 1;
+        self.plane.expect_clean = None;
+        self.model.forget_starts();
+        self.node.kill();
+        self.go_down();
+    }
 
     pub(crate) fn go_down(&mut self) {
         if std::mem::take(&mut self.stopping) {
@@ -281,7 +284,7 @@ impl World {
         self.restart_at = self.now.monotonic + away;
     }
 
-    fn change_topics(&mut self) {
+    pub(crate) fn change_topics(&mut self) {
         if !self.plane.is_up() {
             return;
         }

@@ -4,7 +4,7 @@
 //! Called by the executable `sim` (campaigns) and by tests/seeds.rs. It knows the node by its listener, its link and its
 //! device only. Invariants: a seed decides everything, so a failure repeats; whatever a client was told is held against
 //! every later answer; after every crash everything heals in bounded simulated time. Seeds that ever failed stand in
-//! seeds/failed.txt and run every time. Tests: tests/seeds.rs.
+//! seeds/failed.txt and run every time. Tests: tests/seeds.rs; tests/recording.rs records the same node on a real file.
 #![forbid(unsafe_code)]
 
 mod admin;
@@ -17,6 +17,7 @@ mod node;
 mod pattern;
 mod plane;
 mod producer;
+mod recorded;
 mod scenario;
 mod times;
 mod vandal;
@@ -25,6 +26,7 @@ mod world;
 pub use context::Trace;
 pub use faults::{Fault, Happened};
 pub use model::Stats;
+pub use recorded::{Checked, Recorded, record};
 pub use scenario::Scenario;
 pub use world::World;
 

@@ -2,6 +2,7 @@
 //! knows the node only by what clients saw.
 
 use crate::pattern;
+use crate::plane::Cluster;
 use base::{Monotonic, PartitionId};
 use batch::{BatchView, Records, TimestampType};
 use std::collections::{BTreeMap, BTreeSet};
@@ -40,7 +41,7 @@ pub struct Placed {
 
 /// What tells two batches with the same records apart; the CRC covers everything but the epoch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Seen {
+pub struct Seen {
     crc: u32,
     epoch: i32,
 }
@@ -54,7 +55,7 @@ pub struct Rules {
 }
 
 /// What is known of a partition's log.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct Log {
     pub placed: BTreeMap<i64, Placed>,
     /// The highest watermark told: it never falls.
@@ -79,13 +80,37 @@ pub struct Floor {
     pub log_start: i64,
 }
 
-#[derive(Debug, Default)]
+/// A step of what is known, as a recording keeps it: applied in their order to a new model they make the same one.
+#[derive(Clone, Debug)]
+pub enum Told {
+    Partition(PartitionId, Rules),
+    Deleted(PartitionId),
+    Sent(Sent),
+    Placed {
+        batch: u64,
+        base: i64,
+        at: Monotonic,
+        bytes: usize,
+    },
+    Stamped(PartitionId, i64, i64),
+    Seen(PartitionId, i64, Seen),
+    /// Watermark and log start.
+    Raised(PartitionId, i64, i64),
+    Promised(PartitionId, i64),
+    DeletesAsked(PartitionId, i64),
+    /// What the metadata are from here on.
+    Metadata(Box<Cluster>),
+}
+
+#[derive(Clone, Debug, Default)]
 pub struct Model {
     pub sent: Vec<Sent>,
     pub logs: BTreeMap<PartitionId, Log>,
     /// How often acknowledged records were lost legitimately: a power loss under `durability = "cache"`.
     pub losses: u64,
     granted: BTreeSet<i64>,
+    /// Where every step is kept.
+    pub journal: Option<Vec<Told>>,
     /// Somebody waits for an answer that should have come.
     pub late: Option<String>,
     pub stats: Stats,
@@ -140,11 +165,43 @@ impl Stats {
 }
 
 impl Model {
+    pub fn note(&mut self, told: impl FnOnce() -> Told) {
+        if let Some(journal) = &mut self.journal {
+            journal.push(told());
+        }
+    }
+
+    pub fn apply(&mut self, told: &Told) {
+        match told.clone() {
+            Told::Partition(partition, rules) => self.add_partition(partition, rules),
+            Told::Deleted(partition) => self.delete_partition(partition),
+            Told::Sent(sent) => self.sent.push(sent),
+            Told::Placed { batch, base, at, bytes } => self.place(at, batch, base, bytes),
+            Told::Stamped(partition, base, time) => self.stamp(partition, base, time),
+            Told::Seen(partition, base, seen) => self.see_as(partition, base, seen),
+            Told::Raised(partition, watermark, log_start) => {
+                self.told(partition, Floor::default(), Some(watermark), Some(log_start));
+            }
+            Told::Promised(partition, log_start) => self.promised(partition, Floor::default(), log_start),
+            Told::DeletesAsked(partition, offset) => self.ask_to_delete(partition, offset),
+            Told::Metadata(_) => {}
+        }
+    }
+
+    /// DeleteRecords is about to be asked for.
+    pub fn ask_to_delete(&mut self, partition: PartitionId, offset: i64) {
+        self.note(|| Told::DeletesAsked(partition, offset));
+        let log = self.log(partition);
+        log.deletes_asked = log.deletes_asked.max(offset);
+    }
+
     pub fn add_partition(&mut self, partition: PartitionId, rules: Rules) {
+        self.note(|| Told::Partition(partition, rules));
         self.logs.insert(partition, Log { rules, ..Log::default() });
     }
 
     pub fn delete_partition(&mut self, partition: PartitionId) {
+        self.note(|| Told::Deleted(partition));
         self.log(partition).deleted = true;
     }
 
@@ -168,7 +225,9 @@ impl Model {
 
     /// A new batch, about to be sent; what it holds is told by its builder.
     pub fn send(&mut self, partition: PartitionId, times: Vec<i64>, producer: Option<(i64, i32)>) -> u64 {
-        self.sent.push(Sent { partition, records: times.len() as u32, producer, times, offset: None });
+        let sent = Sent { partition, records: times.len() as u32, producer, times, offset: None };
+        self.note(|| Told::Sent(sent.clone()));
+        self.sent.push(sent);
         self.sent.len() as u64 - 1
     }
 
@@ -212,8 +271,11 @@ impl Model {
         let log = self.log(partition);
         let append_time = log.rules.append_time;
         let Some(placed) = log.placed.get_mut(&base).filter(|_| append_time) else { return };
-        let known = *placed.stamped.get_or_insert(time);
-        assert!(known == time, "{partition}: {placed:?} at {base} was appended at {time}");
+        let known = placed.stamped.replace(time);
+        assert!(known.is_none_or(|known| known == time), "{partition}: {known:?} at {base} was appended at {time}");
+        if known.is_none() {
+            self.note(|| Told::Stamped(partition, base, time));
+        }
     }
 
     fn place(&mut self, now: Monotonic, batch: u64, base: i64, bytes: usize) {
@@ -238,6 +300,7 @@ impl Model {
         }
         log.placed.insert(base, Placed { batch, next, at: now, bytes, seen: None, stamped: None });
         log.watermark = log.watermark.max(next);
+        self.note(|| Told::Placed { batch, base, at: now, bytes });
     }
 
     /// Someone was told a watermark and a log start; `floor` is what was known when the request left.
@@ -246,6 +309,7 @@ impl Model {
         if log.deleted {
             return;
         }
+        let before = (log.watermark, log.log_start);
         if let Some(watermark) = watermark {
             assert!(
                 watermark >= floor.watermark,
@@ -267,6 +331,10 @@ impl Model {
                 log.log_start = log_start;
             }
         }
+        let now = (log.watermark, log.log_start);
+        if now != before {
+            self.note(|| Told::Raised(partition, now.0, now.1));
+        }
     }
 
     /// DeleteRecords was answered.
@@ -274,6 +342,7 @@ impl Model {
         self.told(partition, floor, None, Some(log_start));
         let log = self.log(partition);
         log.promised_start = log.promised_start.max(log_start);
+        self.note(|| Told::Promised(partition, log_start));
     }
 
     /// The process died.
@@ -311,11 +380,17 @@ impl Model {
         let log = self.log(partition);
         let node_time = view.timestamp_type() == TimestampType::LogAppendTime;
         assert_eq!(node_time, log.rules.append_time, "{partition}: {header:?} has another's time");
-        let Some(placed) = log.placed.get_mut(&base) else { return };
-        let now = Seen { crc: header.crc, epoch: header.partition_leader_epoch.0 };
-        let seen = *placed.seen.get_or_insert(now);
-        assert!(seen == now, "{partition} at {base} was {seen:?} and is {now:?}");
+        self.see_as(partition, base, Seen { crc: header.crc, epoch: header.partition_leader_epoch.0 });
         self.stamp(partition, base, largest);
+    }
+
+    fn see_as(&mut self, partition: PartitionId, base: i64, now: Seen) {
+        let Some(placed) = self.log(partition).placed.get_mut(&base) else { return };
+        let seen = placed.seen.replace(now);
+        assert!(seen.is_none_or(|seen| seen == now), "{partition} at {base} was {seen:?} and is {now:?}");
+        if seen.is_none() {
+            self.note(|| Told::Seen(partition, base, now));
+        }
     }
 
     /// Every byte of the batch is what was sent; says which batch it is.

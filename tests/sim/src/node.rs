@@ -20,13 +20,38 @@ use std::time::Duration;
 
 pub const LINK: &str = "/run/link";
 const MIB: usize = 1 << 20;
+/// A real device takes more turns than a simulated one: they do not wait.
+const OPENING_TURNS_MAX: u64 = 1 << 32;
 
 pub fn address() -> SocketAddr {
     SocketAddr::from(([127, 0, 0, 1], 9092))
 }
 
 type Held = Vec<(CoreId, Vec<base::PartitionId>)>;
-type SimCore = Core<SimStreams, SimNamespace, InlineOffload>;
+type NodeCore<D> = Core<SimStreams, <D as Disk>::Queue, InlineOffload>;
+
+/// Where a node's namespace lies.
+pub trait Disk {
+    type Queue: Namespace;
+
+    /// A queue for one core.
+    fn queue(&self) -> Self::Queue;
+
+    /// When the next completion is due, on simulated time.
+    fn next_event(&self) -> Option<Monotonic>;
+}
+
+impl Disk for SimDisk {
+    type Queue = SimNamespace;
+
+    fn queue(&self) -> SimNamespace {
+        self.open()
+    }
+
+    fn next_event(&self) -> Option<Monotonic> {
+        SimDisk::next_event(self)
+    }
+}
 
 /// What every run of the node has.
 #[derive(Clone)]
@@ -44,17 +69,17 @@ impl NodeOptions {
     }
 }
 
-enum State {
+enum State<D: Disk> {
     Down,
-    Opening { opening: Box<Opening>, queue: SimNamespace, plan: Plan, turns: u64 },
-    Running { cores: Vec<SimCore>, readings: Vec<CoreReadings> },
+    Opening { opening: Box<Opening>, queue: D::Queue, plan: Plan, turns: u64 },
+    Running { cores: Vec<NodeCore<D>>, readings: Vec<CoreReadings> },
 }
 
-pub struct Node {
-    pub disk: SimDisk,
+pub struct Node<D: Disk = SimDisk> {
+    pub disk: D,
     pub network: SimNetwork,
     pub options: NodeOptions,
-    state: State,
+    state: State<D>,
 }
 
 /// What a turn of the node ended with.
@@ -69,8 +94,8 @@ pub enum Turned {
     Ended,
 }
 
-impl Node {
-    pub fn new(disk: SimDisk, network: SimNetwork, options: NodeOptions) -> Node {
+impl<D: Disk> Node<D> {
+    pub fn new(disk: D, network: SimNetwork, options: NodeOptions) -> Node<D> {
         Node { disk, network, options, state: State::Down }
     }
 
@@ -100,7 +125,7 @@ impl Node {
     /// The process starts.
     pub fn start(&mut self, now: Now, random: &mut Random, cores: u16) {
         assert!(self.is_down());
-        let queue = self.disk.open();
+        let queue = self.disk.queue();
         self.options.open.cores = cores;
         let arena = Arena::heap(CoreId(0), 128 * MIB);
         let random = Random::from_seed(random.next_u64());
@@ -154,7 +179,7 @@ impl Node {
                         work += cores[(first + index) % count].turn(now);
                     }
                 }
-                if cores.iter_mut().all(SimCore::is_done) {
+                if cores.iter_mut().all(NodeCore::<D>::is_done) {
                     self.kill();
                     return Turned::Ended;
                 }
@@ -166,7 +191,7 @@ impl Node {
     fn turn_opening(&mut self, now: Now, random: &mut Random) -> Turned {
         let State::Opening { opening, queue, plan, turns } = &mut self.state else { unreachable!("it opens") };
         *turns += 1;
-        assert!(*turns < 2_000_000, "the opening does not end");
+        assert!(*turns < OPENING_TURNS_MAX, "the opening does not end");
         match opening.poll(now, plan) {
             Some(Ok(opened)) => {
                 let report = opened.report.clone();
@@ -188,7 +213,7 @@ impl Node {
         Turned::Went(work)
     }
 
-    fn build(&self, now: Now, random: &mut Random, opened: Opened) -> State {
+    fn build(&self, now: Now, random: &mut Random, opened: Opened) -> State<D> {
         let count = self.options.open.cores;
         let sleepers: Vec<Arc<Sleeper>> = (0..count).map(|_| Arc::new(Sleeper::new(|| {}))).collect();
         let words = heap_words(usize::from(count));
@@ -224,7 +249,7 @@ impl Node {
             cores.push(Core::new(CoreParts {
                 id,
                 net,
-                namespace: self.disk.open(),
+                namespace: self.disk.queue(),
                 offload,
                 arena,
                 store_arena,
@@ -288,8 +313,8 @@ impl Node {
 }
 
 /// Formats an empty disk; nothing fails meanwhile.
-pub fn format(disk: &SimDisk, cpus: u16, blocks_max: u64, random: &mut Random, now: &mut Now) {
-    let mut queue = disk.open();
+pub fn format<D: Disk>(disk: &D, cpus: u16, blocks_max: u64, random: &mut Random, now: &mut Now) {
+    let mut queue = disk.queue();
     let mut options = FormatOptions::new(CLUSTER, NODE, DIRECTORY, cpus);
     options.bytes_max = blocks_max * BLOCK_SIZE as u64;
     let arena = Arena::heap(CoreId(0), 16 * MIB);

@@ -26,7 +26,7 @@ pub struct Topic {
 }
 
 /// The metadata, as a fold of its log.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct Cluster {
     offset: i64,
     topics: BTreeMap<TopicId, Topic>,
@@ -46,6 +46,11 @@ impl Cluster {
     pub fn name_of(&self, id: TopicId) -> String {
         let deleted = self.deleted.get(&id).map(|(topic, _)| topic);
         self.topics.get(&id).or(deleted).map(|topic| topic.name.clone()).expect("a topic of ours")
+    }
+
+    /// It rises with every change.
+    pub fn offset(&self) -> i64 {
+        self.offset
     }
 
     pub fn topics(&self) -> usize {

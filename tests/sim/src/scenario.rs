@@ -66,6 +66,19 @@ impl Scenario {
         }
     }
 
+    /// A node in peace over a namespace of this size, whose topics come and go, are cleaned and led anew.
+    pub fn recorded(bytes: u64) -> Scenario {
+        Scenario {
+            disk: SimOptions::new(bytes / BLOCK_SIZE as u64),
+            deletes: true,
+            retention: true,
+            append_time: true,
+            topics_max: 4,
+            cores_max: 4,
+            ..Scenario::plain()
+        }
+    }
+
     pub fn of(seed: u64, random: &mut Random) -> Scenario {
         let pick = |random: &mut Random, of: &[u64]| of[random.below(of.len() as u64) as usize];
         let forced = Fault::of_seed(seed);

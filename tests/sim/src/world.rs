@@ -6,7 +6,7 @@ use crate::consumer::{Consumer, ConsumerOptions};
 use crate::context::{Context, Trace};
 use crate::faults::{Fault, Happened, Pending};
 use crate::model::{Model, Stats};
-use crate::node::{Node, NodeOptions, Turned, format};
+use crate::node::{Disk, Node, NodeOptions, Turned, format};
 use crate::plane::Plane;
 use crate::producer::{Producer, ProducerOptions};
 use crate::scenario::Scenario;
@@ -14,12 +14,13 @@ use crate::vandal::Vandal;
 use base::{Monotonic, Now, Random, WallMillis};
 use net::sim::{SimFaults, SimNetwork};
 use nvme_device::sim::{FaultPlan, InjectedFault, SimDisk};
-use std::time::Duration;
+use nvme_log::RecoveryReport;
+use std::time::{Duration, Instant};
 
 /// Time at which a world begins.
-const START: Now = Now { monotonic: Monotonic(1_000_000_000), wall: WallMillis(1_700_000_000_000) };
+pub(crate) const START: Now = Now { monotonic: Monotonic(1_000_000_000), wall: WallMillis(1_700_000_000_000) };
 /// The most that time jumps where nothing is due, while clients are busy and while they are not.
-const IDLE_STEP: Duration = Duration::from_millis(3);
+pub(crate) const IDLE_STEP: Duration = Duration::from_millis(3);
 const LEISURE_STEP: Duration = Duration::from_millis(20);
 /// What clients leave between two of their acts at most, while they are not busy.
 const LEISURE_MAX: Duration = Duration::from_millis(400);
@@ -32,14 +33,14 @@ pub(crate) const LAST_WORDS_TIME: Duration = Duration::from_secs(1);
 /// A namespace below 64 MiB, as those that are filled, has slabs of 1 MiB and holds no batch above half of one.
 const FULL_BATCH_BYTES_MAX: usize = 500_000;
 
-pub struct World {
+pub struct World<D: Disk = SimDisk> {
     pub scenario: Scenario,
     pub now: Now,
     pub model: Model,
     pub trace: Trace,
     pub(crate) random: Random,
     pub(crate) network: SimNetwork,
-    pub(crate) node: Node,
+    pub(crate) node: Node<D>,
     pub(crate) plane: Plane,
     pub(crate) clients: Clients,
     pub(crate) restart_at: Monotonic,
@@ -53,8 +54,13 @@ pub struct World {
     pub(crate) recovery_crashes: u32,
     pub(crate) pending: Option<Pending>,
     pub happened: Happened,
+    /// Of the last opening.
+    pub(crate) report: Option<RecoveryReport>,
+    /// Where time is the machine's: when it began.
+    pub(crate) clock: Option<Instant>,
 }
 
+#[derive(Default)]
 pub(crate) struct Clients {
     pub producers: Vec<Producer>,
     pub consumers: Vec<Consumer>,
@@ -84,30 +90,8 @@ impl World {
         let disk = SimDisk::new(scenario.disk.clone(), Random::from_seed(random.next_u64()));
         let mut now = START;
         format(&disk, 4, scenario.blocks_max, &mut random, &mut now);
-        let network = SimNetwork::new(Random::from_seed(random.next_u64()), scenario.network);
-        let mut options = NodeOptions::new(scenario.open_options());
-        options.receive_bytes = scenario.receive_bytes;
-        let node = Node::new(disk, network.clone(), options);
         let clients = Clients::some(&mut random, &scenario);
-        World {
-            now,
-            model: Model::default(),
-            trace: Trace::default(),
-            network,
-            node,
-            plane: Plane::new(),
-            clients,
-            restart_at: Monotonic::ZERO,
-            calm_since: now.monotonic,
-            quiet: false,
-            stopping: false,
-            last_words_until: Monotonic::ZERO,
-            recovery_crashes: 0,
-            pending: None,
-            happened: Happened::default(),
-            scenario,
-            random,
-        }
+        World::on(disk, scenario, clients, random, now)
     }
 
     /// A while of work and faults, of which one comes for certain; leisure; then peace, an audit, perhaps a crash after it
@@ -139,6 +123,9 @@ impl World {
             self.heal();
             self.audit();
         }
+        let refused = |fault: &&InjectedFault| matches!(fault, InjectedFault::GrowthRefused);
+        self.happened.growths_refused = self.node.disk.injected().iter().filter(refused).count() as u32;
+        self.happened.blocks_grown = self.node.disk.seen().blocks() - self.scenario.disk.blocks;
     }
 
     /// Everyone acts once, and is left alone for a while.
@@ -149,6 +136,77 @@ impl World {
         while self.now.monotonic < until {
             let work = self.step_servers();
             self.pass_time(work > 1, LEISURE_STEP);
+        }
+    }
+
+    /// Nothing goes wrong any more: in time everybody is served and everything told is there.
+    pub(crate) fn heal(&mut self) {
+        self.quiet = true;
+        self.node.disk.set_faults(FaultPlan::none());
+        self.network.set_faults(SimFaults { window: 64 << 10, ..SimFaults::none() });
+        self.plane.retry_at = Monotonic::ZERO;
+        if self.node.has_stopped() {
+            self.kill("to heal");
+        }
+        self.calm_since = self.now.monotonic;
+        let began = self.now.monotonic;
+        let mut led = false;
+        loop {
+            self.step();
+            if self.node.has_stopped() {
+                // A request of before failed late.
+                self.kill("to heal");
+            }
+            if self.plane.is_settled() && !led {
+                led = true;
+                if self.scenario.full {
+                    self.make_room();
+                }
+                self.plane.lead_all(&mut self.random);
+            }
+            if led && self.node.is_running() && self.plane.is_settled() && self.everyone_is_done() {
+                return;
+            }
+            if self.now.monotonic.since(began) > HEALING_TIME_MAX {
+                self.tell_the_wedge();
+            }
+        }
+    }
+
+    fn make_room(&mut self) {
+        for _ in 0..self.plane.cluster.topics().div_ceil(2) {
+            let World { random, model, plane, .. } = self;
+            plane.delete(random, model, 0);
+        }
+    }
+}
+
+impl<D: Disk> World<D> {
+    /// A world whose namespace is there already.
+    pub(crate) fn on(disk: D, scenario: Scenario, clients: Clients, mut random: Random, now: Now) -> World<D> {
+        let network = SimNetwork::new(Random::from_seed(random.next_u64()), scenario.network);
+        let mut options = NodeOptions::new(scenario.open_options());
+        options.receive_bytes = scenario.receive_bytes;
+        World {
+            now,
+            model: Model::default(),
+            trace: Trace::default(),
+            node: Node::new(disk, network.clone(), options),
+            network,
+            plane: Plane::new(),
+            clients,
+            restart_at: Monotonic::ZERO,
+            calm_since: now.monotonic,
+            quiet: false,
+            stopping: false,
+            last_words_until: Monotonic::ZERO,
+            recovery_crashes: 0,
+            pending: None,
+            happened: Happened::default(),
+            report: None,
+            clock: None,
+            scenario,
+            random,
         }
     }
 
@@ -172,7 +230,7 @@ impl World {
     }
 
     /// A turn of the node and of its control plane.
-    fn step_servers(&mut self) -> usize {
+    pub(crate) fn step_servers(&mut self) -> usize {
         let mut work = self.turn_node();
         let now = self.now;
         let World { random, network, model, trace, plane, .. } = self;
@@ -205,6 +263,7 @@ impl World {
                     && report.older_checkpoints.is_empty()
                     && report.unreadable_shards.is_empty();
                 assert!(honest, "damage without a fault: {report:?}");
+                self.report = Some(report);
                 self.happened.opened += 1;
                 self.recovery_crashes = 0;
                 1
@@ -260,7 +319,7 @@ impl World {
         (&mut self.clients, context)
     }
 
-    fn turn_clients(&mut self) {
+    pub(crate) fn turn_clients(&mut self) {
         let (clients, mut context) = self.clients();
         clients.producers.iter_mut().for_each(|client| client.step(&mut context));
         clients.consumers.iter_mut().for_each(|client| client.step(&mut context));
@@ -269,9 +328,11 @@ impl World {
     }
 
     /// Time goes on a little, or to the next thing that is due.
-    fn pass_time(&mut self, busy: bool, idle_step: Duration) {
+    pub(crate) fn pass_time(&mut self, busy: bool, idle_step: Duration) {
         let before = self.now.monotonic;
-        let step = if busy {
+        let step = if let Some(began) = self.clock {
+            (START.monotonic + began.elapsed()).since(before)
+        } else if busy {
             Duration::from_nanos(self.random.below(100_000))
         } else {
             let due = self.node.next_deadline(self.now).map_or(idle_step, |at| at.since(before));
@@ -279,40 +340,6 @@ impl World {
         };
         self.now.monotonic = before + step;
         self.now.wall.0 += (self.now.monotonic.millis() - before.millis()) as i64;
-    }
-
-    /// Nothing goes wrong any more: in time everybody is served and everything told is there.
-    fn heal(&mut self) {
-        self.quiet = true;
-        self.node.disk.set_faults(FaultPlan::none());
-        self.network.set_faults(SimFaults { window: 64 << 10, ..SimFaults::none() });
-        self.plane.retry_at = Monotonic::ZERO;
-        if self.node.has_stopped() {
-            self.kill("to heal");
-        }
-        self.calm_since = self.now.monotonic;
-        let began = self.now.monotonic;
-        let mut led = false;
-        loop {
-            self.step();
-            if self.node.has_stopped() {
-                // A request of before failed late.
-                self.kill("to heal");
-            }
-            if self.plane.is_settled() && !led {
-                led = true;
-                if self.scenario.full {
-                    self.make_room();
-                }
-                self.plane.lead_all(&mut self.random);
-            }
-            if led && self.node.is_running() && self.plane.is_settled() && self.everyone_is_done() {
-                return;
-            }
-            if self.now.monotonic.since(began) > HEALING_TIME_MAX {
-                self.tell_the_wedge();
-            }
-        }
     }
 
     fn tell_the_wedge(&mut self) -> ! {
@@ -325,13 +352,6 @@ impl World {
         panic!("it does not heal: running {running}, plane settled {up}, {stats:?}\n{}", all.join("\n"));
     }
 
-    fn make_room(&mut self) {
-        for _ in 0..self.plane.cluster.topics().div_ceil(2) {
-            let World { random, model, plane, .. } = self;
-            plane.delete(random, model, 0);
-        }
-    }
-
     fn everyone_is_done(&mut self) -> bool {
         let (clients, context) = self.clients();
         let caught_up = |consumer: &Consumer| consumer.has_caught_up(&context);
@@ -339,7 +359,7 @@ impl World {
     }
 
     /// Reads everything there is and compares.
-    fn audit(&mut self) {
+    pub(crate) fn audit(&mut self) {
         let mut auditor = Consumer::new("auditor".into(), ConsumerOptions::auditor(&mut self.random));
         let began = self.now.monotonic;
         loop {
@@ -358,9 +378,6 @@ impl World {
             self.model.audit(partition, start, end);
         }
         self.happened.audits += 1;
-        let refused = |fault: &&InjectedFault| matches!(fault, InjectedFault::GrowthRefused);
-        self.happened.growths_refused = self.node.disk.injected().iter().filter(refused).count() as u32;
-        self.happened.blocks_grown = self.node.disk.seen().blocks() - self.scenario.disk.blocks;
     }
 }
 
