@@ -25,6 +25,7 @@ const BYTES: u64 = 256 << 20;
 const CORES: u16 = 2;
 /// Clients act this often, so that a minute's load fits into memory.
 const CLIENTS_EVERY: Duration = Duration::from_micros(200);
+const ACTS_AT_ONCE: usize = 16;
 /// Largest record of a producer, its records in a batch, and one in how many steps makes a batch.
 const LOAD: [(usize, u32, u64, Codec); 4] = [
     (200, 4, 30, Codec::None),
@@ -144,14 +145,20 @@ impl Load {
                 node.start(*now, random, CORES);
             }
             let work = self.world.step_servers();
-            if began.elapsed() >= next_act {
-                next_act = began.elapsed() + CLIENTS_EVERY;
+            // A machine that is busy elsewhere makes up for it, in bounds.
+            for _ in 0..ACTS_AT_ONCE {
+                if began.elapsed() < next_act {
+                    break;
+                }
+                next_act += CLIENTS_EVERY;
                 self.change();
                 self.world.turn_clients();
             }
             self.mark();
             self.world.pass_time(work > 1, IDLE_STEP);
-            std::thread::yield_now();
+            if work <= 1 {
+                std::thread::yield_now();
+            }
         }
         assert!(self.world.node.is_running() || self.world.stopping || self.world.happened.clean_stops > 0);
     }
@@ -164,22 +171,22 @@ impl Load {
         }
         let topics = plane.cluster.topics();
         let pick = random.next_u64();
-        if topics < 2 || (topics < 4 && random.chance(1, 2000)) {
+        if topics < 2 || (topics < 4 && random.chance(1, 1000)) {
             self.topics.0 += 1;
             let config = match self.topics.0 % 3 {
                 0 => vec![("message.timestamp.type", "LogAppendTime".to_owned())],
                 _ => vec![("segment.bytes", (1 << 20).to_string()), ("retention.bytes", (1 << 20).to_string())],
             };
             plane.create(random, model, &config);
-        } else if topics > 2 && random.chance(1, 8000) {
+        } else if topics > 2 && random.chance(1, 4000) {
             self.topics.1 += 1;
             plane.delete(random, model, pick);
-        } else if random.chance(1, 4000) {
+        } else if random.chance(1, 3000) {
             self.elections += 1;
             plane.elect(random, pick);
-        } else if random.chance(1, 1500) {
+        } else if random.chance(1, 500) {
             plane.lead_all(random);
-        } else if random.chance(1, 30_000) {
+        } else if random.chance(1, 10_000) {
             self.world.stop_cleanly();
         }
     }
