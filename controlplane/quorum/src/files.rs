@@ -42,8 +42,8 @@ impl Files {
                 format!("{} is in use{by}: {error}; stop that node, or start on another directory", root.display());
             return Err(io::Error::new(ErrorKind::ResourceBusy, text));
         }
-        lock.set_len(0)?;
-        (&lock).write_all(std::process::id().to_string().as_bytes())?;
+        // The number is for whoever comes in vain; a full file system takes none, and is no reason not to go on.
+        let _named = lock.set_len(0).and_then(|()| (&lock).write_all(std::process::id().to_string().as_bytes()));
         Ok(Files { root: root.to_owned(), open: HashMap::new(), lock: Arc::new(lock) })
     }
 
@@ -71,9 +71,19 @@ impl Files {
 
     pub fn run_steps(&mut self, steps: &[Step]) -> Result<(), DiskFailed> {
         for step in steps {
-            self.step(step).map_err(|error| DiskFailed(format!("{}: {error}", describe(step))))?;
+            self.step(step).map_err(|error| DiskFailed(self.told(step, &error)))?;
         }
         Ok(())
+    }
+
+    fn told(&self, step: &Step, error: &io::Error) -> String {
+        let what = describe(step);
+        match error.kind() {
+            ErrorKind::StorageFull | ErrorKind::QuotaExceeded => {
+                format!("{what}: {error}; make room on the file system of {}", self.root.display())
+            }
+            _ => format!("{what}: {error}"),
+        }
     }
 
     pub fn read(&self, read: DiskRead) -> Event {

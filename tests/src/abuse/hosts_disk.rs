@@ -128,6 +128,9 @@ fn quorum(node: &Pollux, mounted: &Mounted) -> Result<()> {
     })
     .map_err(|fault| format!("{fault}\n{}", node.log_tail()))?;
     println!("the control plane says: {}", told.trim());
+    if !told.contains("make room") {
+        return Err("it does not say what to do".into());
+    }
     std::fs::remove_file(crowd)?;
     wait::until("admin to work again", Duration::from_secs(60), || Ok(create(node, "after").ok()))?;
     println!("admin works again once there is room");
