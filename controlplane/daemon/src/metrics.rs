@@ -99,6 +99,11 @@ fn put_requests(page: &mut Page, cores: &[CoreReadings]) {
     for (api, sum, _) in &seen {
         page.distribution("request_seconds", &format!("api=\"{}\"", api.name()), sum);
     }
+    let help = "The same requests since the start, by API: quantiles within 0.8 %, and the longest.";
+    page.begin("request_latency_seconds", "summary", help);
+    for (api, sum, _) in &seen {
+        page.summary("request_latency_seconds", &format!("api=\"{}\"", api.name()), sum);
+    }
     page.begin("request_errors_total", "counter", "Produce and Fetch requests that were refused a partition, by API.");
     for (api, _, errors) in &seen {
         page.sample("request_errors_total", &format!("api=\"{}\"", api.name()), errors);

@@ -215,6 +215,7 @@ fn the_process_serves_a_dataplane_and_stops() {
         "pollux_produce_bytes_total{core=\"0\"} 4242",
         "pollux_request_seconds_count{api=\"Metadata\"} 1",
         "pollux_request_seconds_bucket{api=\"Metadata\",le=\"0.005\"} 1",
+        "pollux_request_latency_seconds{api=\"Metadata\",quantile=\"0.99\"} 0.003",
         "pollux_request_errors_total{api=\"Metadata\"} 1",
         "pollux_ready 1",
         "pollux_topics 1",

@@ -48,13 +48,17 @@ fn sum(samples: &Samples, name: &str) -> f64 {
     found.iter().sum()
 }
 
-fn check_histograms(samples: &Samples) {
-    for (name, count) in samples.iter().filter(|(name, _)| name.contains("_count")) {
-        let infinite = match name.split_once("_count{") {
-            Some((base, labels)) => format!("{base}_bucket{{{},le=\"+Inf\"}}", labels.trim_end_matches('}')),
-            None => continue,
-        };
-        assert_eq!(samples.get(&infinite), Some(count), "{infinite}");
+fn check_distributions(samples: &Samples) {
+    for (name, count) in samples {
+        let Some((base, labels)) = name.split_once("_count{") else { continue };
+        let labels = labels.trim_end_matches('}');
+        if let Some(infinite) = samples.get(&format!("{base}_bucket{{{labels},le=\"+Inf\"}}")) {
+            assert_eq!(infinite, count, "{name}");
+        } else {
+            let quantile = |share: f64| samples[&format!("{base}{{{labels},quantile=\"{share}\"}}")];
+            let quantiles = [0.5, 0.9, 0.99, 0.999, 1.0].map(quantile);
+            assert!(quantiles.is_sorted() && quantiles[4] > 0.0, "{name}: {quantiles:?}");
+        }
     }
 }
 
@@ -92,7 +96,7 @@ fn a_scrape_is_valid_and_every_number_is_fed() {
         let samples = parse(&node.metrics());
         (sum(&samples, "pollux_leader_partitions") > 0.0).then_some(samples)
     });
-    check_histograms(&samples);
+    check_distributions(&samples);
     for name in FED_BY_LOAD {
         assert!(sum(&samples, name) > 0.0, "{name} stands still");
     }
@@ -101,6 +105,19 @@ fn a_scrape_is_valid_and_every_number_is_fed() {
     assert!(sum(&samples, "pollux_produce_bytes_total") >= produced * 1024.0);
     assert_eq!(sum(&samples, "pollux_log_append_seconds_count"), produced, "each waited for its acknowledgement");
     assert_eq!(samples["pollux_request_seconds_count{api=\"Produce\"}"], produced);
+    // Both are made of the same counts: as many took at most half a millisecond as the quantiles say.
+    let half = samples["pollux_request_seconds_bucket{api=\"Produce\",le=\"0.0005\"}"] / produced;
+    for share in [0.5, 0.9, 0.99] {
+        let quantile = samples[&format!("pollux_request_latency_seconds{{api=\"Produce\",quantile=\"{share}\"}}")];
+        assert!(
+            quantile <= 0.00051 || half <= share,
+            "{quantile} s at {share}, but {half} are below half a millisecond"
+        );
+        assert!(
+            quantile > 0.00049 || half >= share,
+            "{quantile} s at {share}, but {half} are below half a millisecond"
+        );
+    }
     // Under `cache` a request is answered in the turn in which it came: that is no time of zero.
     assert!(samples["pollux_request_seconds_sum{api=\"Produce\"}"] / produced > 5e-6);
     assert_eq!(samples["pollux_request_errors_total{api=\"Produce\"}"], 0.0);

@@ -15,7 +15,7 @@ use std::time::Duration;
 
 mod histogram;
 pub use histogram::HistogramSnapshot;
-use histogram::{BUCKETS, HISTOGRAM_WORDS};
+use histogram::{BUCKETS, HEAD_WORDS};
 
 /// Whether a value only grows or goes up and down.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -104,6 +104,9 @@ counters! {
     LinkUp Gauge "link_up" "1 while the link to the control plane stands.",
     LinkContact Gauge "link_last_contact_unix_milliseconds" "When the control plane was last heard, 0 before it was.",
     LinkSent Total "link_sent_bytes_total" "Bytes to the control plane.",
+    LinkForwarded Gauge "link_forwarded_bytes" "Bytes of forwarded requests that are not answered yet.",
+    LinkNoCredit Total "link_no_credit_total" "Requests that waited for the control plane to answer others.",
+    LinkDropped Total "link_dropped_total" "Wishes for topics not passed on because the control plane reads nothing.",
     LinkReceived Total "link_received_bytes_total" "Bytes from the control plane.",
     LogLinesDropped Total "log_lines_dropped_total" "Lines of the text log dropped because its channel was full.",
 }
@@ -135,6 +138,14 @@ histograms! {
     Append "log_append_seconds" "From staging an append to its being durable.",
     DeviceRead "device_read_seconds" "From submitting a read to its completion.",
     Offload "offload_seconds" "From giving a job away to its return.",
+    StepDevice "loop_step_device_seconds" "Of a turn, 100 us or more spent reaping completions or submitting.",
+    StepNet "loop_step_net_seconds" "Of a turn, 100 us or more spent receiving or sending.",
+    StepSession "loop_step_session_seconds" "Of a turn, 100 us or more spent parsing, routing or encoding.",
+    StepHandoff "loop_step_handoff_seconds" "Of a turn, 100 us or more spent taking from other cores.",
+    StepPartition "loop_step_partition_seconds" "Of a turn, 100 us or more spent in partitions.",
+    StepLog "loop_step_log_seconds" "Of a turn, 100 us or more spent in the log.",
+    StepTimers "loop_step_timers_seconds" "Of a turn, 100 us or more spent in timers.",
+    StepLink "loop_step_link_seconds" "Of a turn, 100 us or more spent at the link.",
 }
 
 /// Requests are timed by API key below this; the last place takes keys at or above.
@@ -145,11 +156,13 @@ const MAGIC: u64 = u64::from_be_bytes(*b"polluxco");
 const CLEARING: u64 = 1;
 const COUNTERS_AT: usize = HEADER_WORDS;
 const API_ERRORS_AT: usize = COUNTERS_AT + Counter::ALL.len();
-const HISTOGRAMS_AT: usize = API_ERRORS_AT + API_KEYS;
-const API_HISTOGRAMS_AT: usize = HISTOGRAMS_AT + Histogram::ALL.len() * HISTOGRAM_WORDS;
+/// Sums and counts lie together: whoever reads them touches no page that nobody wrote.
+const HEADS_AT: usize = API_ERRORS_AT + API_KEYS;
+const DISTRIBUTIONS: usize = Histogram::ALL.len() + API_KEYS;
+const BUCKETS_AT: usize = HEADS_AT + DISTRIBUTIONS * HEAD_WORDS;
 const WORDS_PER_BLOCK: usize = crate::BLOCK_SIZE / size_of::<u64>();
 /// Whole blocks, so that two cores never share a cache line.
-const CORE_WORDS: usize = (API_HISTOGRAMS_AT + API_KEYS * HISTOGRAM_WORDS).next_multiple_of(WORDS_PER_BLOCK);
+const CORE_WORDS: usize = (BUCKETS_AT + DISTRIBUTIONS * BUCKETS).next_multiple_of(WORDS_PER_BLOCK);
 
 /// Words of one mapping that holds the pages of all cores; `arena::SharedPages` is one.
 pub type Words = Arc<dyn AsRef<[AtomicU64]> + Send + Sync>;
@@ -235,26 +248,28 @@ impl CoreCounters {
     }
 
     pub fn record(&self, histogram: Histogram, took: Duration) {
-        self.record_at(HISTOGRAMS_AT + histogram as usize * HISTOGRAM_WORDS, took);
+        self.record_in(histogram as usize, took);
     }
 
     /// One answered request of an API; `failed` where the answer carried an error.
     pub fn record_request(&self, api_key: i16, took: Duration, failed: bool) {
         let api = api_place(api_key);
-        self.record_at(API_HISTOGRAMS_AT + api * HISTOGRAM_WORDS, took);
+        self.record_in(Histogram::ALL.len() + api, took);
         if failed {
             self.raise(API_ERRORS_AT + api, 1);
         }
     }
 
-    fn record_at(&self, at: usize, took: Duration) {
+    fn record_in(&self, distribution: usize, took: Duration) {
         let nanos = u64::try_from(took.as_nanos()).unwrap_or(u64::MAX);
-        self.raise(at + histogram::SUM, nanos);
-        let largest = self.word(at + histogram::LARGEST);
+        let head = HEADS_AT + distribution * HEAD_WORDS;
+        self.raise(head + histogram::SUM, nanos);
+        let largest = self.word(head + histogram::LARGEST);
         if nanos > largest.load(Relaxed) {
             largest.store(nanos, Relaxed);
         }
-        self.raise(at + histogram::FIRST_BUCKET + histogram::bucket(nanos), 1);
+        self.raise(head + histogram::COUNT, 1);
+        self.raise(BUCKETS_AT + distribution * BUCKETS + histogram::bucket(nanos), 1);
     }
 }
 
@@ -297,12 +312,12 @@ impl CoreReadings {
     }
 
     pub fn histogram(&self, histogram: Histogram) -> HistogramSnapshot {
-        self.histogram_at(HISTOGRAMS_AT + histogram as usize * HISTOGRAM_WORDS)
+        self.distribution(histogram as usize)
     }
 
     /// The times of one API's requests.
     pub fn requests(&self, api_key: i16) -> HistogramSnapshot {
-        self.histogram_at(API_HISTOGRAMS_AT + api_place(api_key) * HISTOGRAM_WORDS)
+        self.distribution(Histogram::ALL.len() + api_place(api_key))
     }
 
     /// How many of them were answered with an error.
@@ -310,8 +325,9 @@ impl CoreReadings {
         self.words()[API_ERRORS_AT + api_place(api_key)].load(Relaxed)
     }
 
-    fn histogram_at(&self, at: usize) -> HistogramSnapshot {
-        HistogramSnapshot::read(&self.words()[at..at + HISTOGRAM_WORDS])
+    fn distribution(&self, number: usize) -> HistogramSnapshot {
+        let (head, buckets) = (HEADS_AT + number * HEAD_WORDS, BUCKETS_AT + number * BUCKETS);
+        HistogramSnapshot::read(&self.words()[head..head + HEAD_WORDS], &self.words()[buckets..buckets + BUCKETS])
     }
 }
 

@@ -39,7 +39,9 @@ impl<S: Streams, N: Namespace, O: Offload> Core<S, N, O> {
         let (journal_used, journal) = self.store.journal_use();
         let (free, owned) = self.store.space_use();
         let (sessions, _, evicted, refused) = self.sessions.fetch_session_facts();
+        let (forwarded, waited) = self.sessions.forward_facts();
         for (gauge, value) in [
+            (Counter::LinkForwarded, forwarded as u64),
             (Counter::JournalUsed, journal_used * block),
             (Counter::JournalCapacity, journal * block),
             (Counter::NamespaceFree, free),
@@ -53,7 +55,11 @@ impl<S: Streams, N: Namespace, O: Offload> Core<S, N, O> {
         ] {
             self.counters.set(gauge, value);
         }
-        for (total, value) in [(Counter::FetchSessionsEvicted, evicted), (Counter::FetchSessionsRefused, refused)] {
+        for (total, value) in [
+            (Counter::FetchSessionsEvicted, evicted),
+            (Counter::FetchSessionsRefused, refused),
+            (Counter::LinkNoCredit, waited),
+        ] {
             self.counters.add(total, value - self.counters.get(total));
         }
     }

@@ -4,26 +4,25 @@
 use crate::doors::{ConnectionLimits, Doors};
 use crate::message::DutiesForCore;
 use base::{CoreId, ListenerId, NodeId, PartitionId};
-use link::{ConfigResource, DutiesPart, Duty, HeldPartition, Removal, ViewPart};
+use link::{ConfigResource, DutiesPart, HeldPartition};
 use net::StreamId;
 use settings::{BrokerSettings, Texts};
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::net::SocketAddr;
 use std::sync::Arc;
-use view::{ProducerIds, View, ViewBuilder, ViewError};
+use view::{ProducerIds, View, ViewBuilder, ViewDesk, ViewStep};
 
 /// Ids a core's share is filled up with at once.
 pub const PRODUCER_IDS_SHARE: u32 = 250;
 /// Below this the control plane is asked for another block.
 const PRODUCER_IDS_LOW: u32 = 1000;
 
-/// A set of duties whose parts have all come.
+/// A set of duties, shared out to the cores as its parts come.
 #[derive(Debug)]
 struct DutySet {
     metadata_offset: i64,
-    image: bool,
-    duties: Vec<Duty>,
-    removals: Vec<Removal>,
+    parts: Vec<DutiesForCore>,
+    placed: Vec<(PartitionId, Option<CoreId>)>,
 }
 
 #[derive(Debug)]
@@ -39,7 +38,7 @@ pub struct Keeper {
     cluster_id: String,
     node: NodeId,
     cores: u16,
-    view: ViewBuilder,
+    pub(crate) view: ViewDesk,
     /// The core of every partition that this node holds.
     placements: HashMap<PartitionId, CoreId>,
     partitions_on: Vec<usize>,
@@ -58,8 +57,6 @@ pub struct Keeper {
 /// Why the control plane's word was refused; the link is closed, and the next connection states everything anew.
 #[derive(Debug, thiserror::Error)]
 pub enum KeeperError {
-    #[error("{0}")]
-    View(#[from] ViewError),
     #[error("duties of cluster {theirs}, but this namespace belongs to {ours}")]
     OtherCluster { ours: String, theirs: String },
     #[error("duties up to metadata offset {offered} are older than {applied}, which is in force")]
@@ -71,7 +68,7 @@ pub enum KeeperError {
 impl Keeper {
     pub fn new(cluster_id: String, node: NodeId, cores: u16, saved: View) -> Keeper {
         Keeper {
-            view: ViewBuilder::new(cluster_id.clone(), saved),
+            view: ViewDesk::new(ViewBuilder::new(cluster_id.clone(), saved)),
             cluster_id,
             node,
             cores,
@@ -103,8 +100,8 @@ impl Keeper {
     }
 
     /// The node's effective settings under the view: what the cluster says of brokers, over the file.
-    pub fn settings(&self, file: &BrokerSettings) -> BrokerSettings {
-        let texts = |resource| Texts::from_iter(self.view().overrides(&resource).iter().cloned());
+    pub fn settings(&self, file: &BrokerSettings, view: &View) -> BrokerSettings {
+        let texts = |resource| Texts::from_iter(view.overrides(&resource).iter().cloned());
         let cluster = texts(ConfigResource::BrokerDefault);
         let own = texts(ConfigResource::Broker(self.node));
         let (settings, ignored) = file.with_dynamic(&cluster, &own);
@@ -116,14 +113,10 @@ impl Keeper {
 
     /// Parts that were half told are dropped with the connection.
     pub fn on_link_down(&mut self) {
-        self.view.on_disconnected();
+        self.view.push(ViewStep::Disconnected);
         self.collecting = None;
         self.producer_ids_asked = false;
         self.held_waiting.clear();
-    }
-
-    pub fn on_view_part(&mut self, part: ViewPart) -> Result<Option<Arc<View>>, KeeperError> {
-        Ok(self.view.apply(part)?)
     }
 
     /// Takes a part of the duties; complete sets are put in force one after another.
@@ -141,19 +134,35 @@ impl Keeper {
         if let Some(applied) = applied.filter(|applied| offered < *applied) {
             return Err(KeeperError::Older { applied, offered });
         }
-        let set = self.collecting.get_or_insert_with(|| DutySet {
-            metadata_offset: offered,
-            image: part.image,
-            duties: Vec::new(),
-            removals: Vec::new(),
-        });
-        set.duties.extend(part.duties);
-        set.removals.extend(part.removals);
+        let mut set = match self.collecting.take() {
+            Some(set) => set,
+            None => self.new_set(part.image),
+        };
         set.metadata_offset = offered;
+        for duty in part.duties {
+            let core = self.core_for(duty.partition);
+            set.placed.push((duty.partition, Some(core)));
+            set.parts[usize::from(core.0)].duties.push(duty);
+        }
+        for removal in part.removals {
+            let Some(core) = self.placements.remove(&removal.partition) else { continue };
+            self.partitions_on[usize::from(core.0)] -= 1;
+            set.placed.push((removal.partition, None));
+            set.parts[usize::from(core.0)].removals.push(removal);
+        }
         if part.last {
-            self.queue.extend(self.collecting.take());
+            self.queue.push_back(set);
+        } else {
+            self.collecting = Some(set);
         }
         Ok(())
+    }
+
+    fn new_set(&mut self, image: bool) -> DutySet {
+        let number = self.next_number;
+        self.next_number += 1;
+        let part = DutiesForCore { number, image, duties: Vec::new(), removals: Vec::new() };
+        DutySet { metadata_offset: 0, parts: vec![part; usize::from(self.cores)], placed: Vec::new() }
     }
 
     /// The next set for the cores, once the one before it is in force everywhere.
@@ -161,25 +170,10 @@ impl Keeper {
         if self.in_force.is_some() {
             return None;
         }
-        let set = self.queue.pop_front()?;
-        let number = self.next_number;
-        self.next_number += 1;
-        let part = DutiesForCore { number, image: set.image, duties: Vec::new(), removals: Vec::new() };
-        let mut parts: Vec<DutiesForCore> = vec![part; usize::from(self.cores)];
-        let mut placed = Vec::new();
-        for duty in set.duties {
-            let core = self.core_for(duty.partition);
-            placed.push((duty.partition, Some(core)));
-            parts[usize::from(core.0)].duties.push(duty);
-        }
-        for removal in set.removals {
-            let Some(core) = self.placements.remove(&removal.partition) else { continue };
-            self.partitions_on[usize::from(core.0)] -= 1;
-            placed.push((removal.partition, None));
-            parts[usize::from(core.0)].removals.push(removal);
-        }
+        let DutySet { metadata_offset, parts, placed } = self.queue.pop_front()?;
+        let number = parts.first().expect("there is a core").number;
         let waiting = (0..self.cores).map(CoreId).collect();
-        self.in_force = Some(InForce { number, metadata_offset: set.metadata_offset, waiting, placed });
+        self.in_force = Some(InForce { number, metadata_offset, waiting, placed });
         Some(parts.into_iter().enumerate().map(|(core, part)| (CoreId(core as u16), part)).collect())
     }
 
@@ -193,16 +187,15 @@ impl Keeper {
         })
     }
 
-    /// A core has its part in force; the offset and the new view where it was the last.
-    pub fn on_duties_done(&mut self, core: CoreId, number: u64) -> Option<(i64, Arc<View>)> {
-        let in_force = self.in_force.as_mut().filter(|in_force| in_force.number == number)?;
+    /// A core has its part in force; where it was the last, the view is to say where the partitions are.
+    pub fn on_duties_done(&mut self, core: CoreId, number: u64) {
+        let Some(in_force) = self.in_force.as_mut().filter(|in_force| in_force.number == number) else { return };
         in_force.waiting.remove(&core);
-        if !in_force.waiting.is_empty() {
-            return None;
+        if in_force.waiting.is_empty() {
+            let done = self.in_force.take().expect("just looked");
+            self.duties_applied = Some(done.metadata_offset);
+            self.view.push(ViewStep::Place(done.metadata_offset, done.placed));
         }
-        let done = self.in_force.take().expect("just looked");
-        self.duties_applied = Some(done.metadata_offset);
-        Some((done.metadata_offset, self.view.place(done.placed)))
     }
 
     /// A share of producer ids for a core, and whether the control plane should be asked for more.
@@ -263,7 +256,8 @@ impl Keeper {
 mod tests {
     use super::*;
     use base::{LeaderEpoch, PartitionEpoch, PartitionIndex, TopicId, Uuid};
-    use link::Provenance;
+    use link::{Duty, Provenance, Removal};
+    use view::ViewDone;
 
     fn id(index: i32) -> PartitionId {
         PartitionId { topic: TopicId(Uuid(9)), index: PartitionIndex(index) }
@@ -290,6 +284,16 @@ mod tests {
         DutiesPart { provenance, image: false, last, duties, removals }
     }
 
+    /// What a helper makes of the placements.
+    fn placed(keeper: &mut Keeper) -> (i64, Arc<View>) {
+        let mut work = keeper.view.next_work().expect("there is something to do");
+        work.run();
+        match keeper.view.on_work(work).as_slice() {
+            [ViewDone::Placed(offset, view)] => (*offset, Arc::clone(view)),
+            other => panic!("{other:?}"),
+        }
+    }
+
     #[test]
     fn a_set_is_in_force_when_every_core_says_so() {
         let mut keeper = Keeper::new("c".into(), NodeId(1), 2, View::default());
@@ -301,13 +305,16 @@ mod tests {
         let counts: Vec<usize> = parts.iter().map(|(_, part)| part.duties.len()).collect();
         assert_eq!(counts, vec![2, 1], "spread over the cores");
         assert!(keeper.next_duties().is_none(), "one set at a time");
-        assert!(keeper.on_duties_done(CoreId(1), 0).is_none());
-        let (offset, view) = keeper.on_duties_done(CoreId(0), 0).unwrap();
+        keeper.on_duties_done(CoreId(1), 0);
+        assert!(keeper.view.next_work().is_none(), "core 0 is not ready");
+        keeper.on_duties_done(CoreId(0), 0);
+        let (offset, view) = placed(&mut keeper);
         assert_eq!((offset, view.core_of(id(0)), view.core_of(id(1))), (5, Some(CoreId(0)), Some(CoreId(1))));
         let parts = keeper.next_duties().unwrap();
         assert_eq!((parts[0].1.removals.len(), parts[1].1.removals.len()), (1, 0));
         keeper.on_duties_done(CoreId(0), 1);
-        assert_eq!(keeper.on_duties_done(CoreId(1), 1).unwrap().1.core_of(id(0)), None);
+        keeper.on_duties_done(CoreId(1), 1);
+        assert_eq!(placed(&mut keeper).1.core_of(id(0)), None);
         let older = keeper.on_duties_part(part(4, vec![], vec![], true));
         assert!(matches!(older, Err(KeeperError::Older { applied: 6, offered: 4 })));
     }

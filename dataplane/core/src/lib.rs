@@ -14,6 +14,7 @@ mod doors;
 mod driver;
 mod duty;
 mod gauges;
+mod hearing;
 mod keeper;
 mod link_end;
 mod memory;

@@ -1,17 +1,23 @@
 //! The dataplane's end of the link: one stream on core 0, opened by the control plane.
 
 use arena::{Arena, BufferRef};
-use link::{Down, FrameError, Framer, Up, frame};
+use link::{Down, FrameError, Framer, LINK_BEHIND_BYTES, Up, frame};
 use net::{Close, StreamId, Streams};
 
 /// Bytes of messages collected before they are handed to the network as one piece.
 const STAGED_BYTES_MAX: usize = 256 << 10;
+
+/// What a control plane that reads takes at once: a turn's requests of a busy node.
+const PASSING_BYTES_MAX: usize = 16 << 10;
 
 #[derive(Default)]
 pub struct LinkEnd {
     stream: Option<StreamId>,
     framer: Framer,
     staged: Vec<u8>,
+    /// Bytes that the control plane has not read, when they were last counted.
+    unread: usize,
+    dropped: u64,
 }
 
 impl LinkEnd {
@@ -30,6 +36,7 @@ impl LinkEnd {
         }
         self.framer = Framer::default();
         self.staged.clear();
+        self.unread = 0;
         net.set_essential(stream);
     }
 
@@ -37,6 +44,7 @@ impl LinkEnd {
         self.stream = None;
         self.framer = Framer::default();
         self.staged.clear();
+        self.unread = 0;
     }
 
     pub fn on_received(&mut self, bytes: &BufferRef) {
@@ -56,20 +64,76 @@ impl LinkEnd {
 
     /// What is said while the link is down is lost by design: on the next connection everything is stated anew.
     pub fn stage(&mut self, message: &Up) {
-        if self.stream.is_some() {
-            frame::encode(message, &mut self.staged);
+        if self.stream.is_none() {
+            return;
         }
+        let may_be_lost = matches!(message, Up::AutoCreate { .. } | Up::ConnectionClosed(_));
+        if may_be_lost && self.unread + self.staged.len() >= LINK_BEHIND_BYTES {
+            self.dropped += 1;
+            return;
+        }
+        frame::encode(message, &mut self.staged);
+    }
+
+    /// What was not said since this was last asked, since the control plane reads nothing.
+    pub fn take_dropped(&mut self) -> u64 {
+        std::mem::take(&mut self.dropped)
     }
 
     /// Returns the bytes that went.
     pub fn flush<S: Streams>(&mut self, net: &mut S, arena: &Arena) -> usize {
         let Some(stream) = self.stream else { return 0 };
         for piece in self.staged.chunks(STAGED_BYTES_MAX) {
-            let bytes = arena.copy(piece).unwrap_or_else(|| BufferRef::from_vec(piece.to_vec()));
-            net.send(stream, bytes);
+            // What may lie here for long takes nothing of the memory that everybody receives into.
+            let passes = self.unread == 0 && self.staged.len() <= PASSING_BYTES_MAX;
+            let copy = if passes { arena.copy(piece) } else { None };
+            net.send(stream, copy.unwrap_or_else(|| BufferRef::from_vec(piece.to_vec())));
         }
         let sent = self.staged.len();
         self.staged.clear();
+        self.staged.shrink_to(STAGED_BYTES_MAX);
+        self.unread = net.queued(stream);
         sent
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use base::{CoreId, ListenerId, Monotonic, Now, Random, WallMillis};
+    use net::StreamEvent;
+    use net::sim::{SimFaults, SimNetwork, SimStreams};
+
+    #[test]
+    fn what_may_be_lost_is_not_said_to_a_control_plane_that_reads_nothing() {
+        let arena = Arena::heap(CoreId(0), 16 << 20);
+        let now = Now { monotonic: Monotonic(1), wall: WallMillis(1) };
+        let network = SimNetwork::new(Random::from_seed(1), SimFaults::none());
+        let mut net = SimStreams::new(network.clone(), arena.clone(), now);
+        let address = "127.0.0.1:1".parse().unwrap();
+        net.listen(ListenerId(0), address).unwrap();
+        let _silent = network.connect(address, "127.0.0.1:2".parse().unwrap()).unwrap();
+        let mut events = Vec::new();
+        net.poll(now, 64, &mut events);
+        let Some(StreamEvent::Opened { stream, .. }) = events.pop() else { panic!("{events:?}") };
+        let mut link = LinkEnd::default();
+        link.on_opened(&mut net, stream);
+        let wish = Up::AutoCreate {
+            topics: vec!["t".repeat(1000)],
+            principal: "User:ANONYMOUS".into(),
+            client_host: "/127.0.0.1".into(),
+        };
+        let mut unread = 0;
+        for _ in 0..10 {
+            (0..1000).for_each(|_| link.stage(&wish));
+            unread += link.flush(&mut net, &arena);
+            net.flush(now);
+        }
+        let dropped = link.take_dropped();
+        assert!(dropped > 7000, "{dropped} of 10,000 wishes are dropped");
+        assert!(unread < 2 * LINK_BEHIND_BYTES + (64 << 10), "{unread} bytes wait to be read");
+        // What must not be lost is said all the same.
+        link.stage(&Up::Pong(1));
+        assert!(link.flush(&mut net, &arena) > 0);
     }
 }

@@ -108,17 +108,18 @@ impl<D: Send> Mesh<D> {
         self.outboxes.iter().any(|outbox| !outbox.is_empty())
     }
 
-    /// The next message, our own first, then the rings in turn.
+    /// The next message: of our own and of every ring in turn, so that a core with much to say to itself hears the others.
     pub fn receive(&mut self) -> Option<Message<D>> {
-        if let Some(message) = self.own.pop_front() {
-            return Some(message);
-        }
         let cores = self.cores();
         for _ in 0..cores {
             let from = self.next;
             self.next = (self.next + 1) % cores;
-            if let Some(message) = self.receivers[from].as_mut().and_then(Receiver::pop) {
-                return Some(message);
+            let message = match &mut self.receivers[from] {
+                Some(receiver) => receiver.pop(),
+                None => self.own.pop_front(),
+            };
+            if message.is_some() {
+                return message;
             }
         }
         None

@@ -72,6 +72,45 @@ pub enum Message<D> {
     Stopped,
 }
 
+impl<D> Message<D> {
+    /// How much of a turn's budget it takes: one for itself and every partition it is about.
+    pub fn weight(&self) -> usize {
+        1 + match self {
+            Message::Command(command) => entries_asked(command),
+            Message::Outcome(outcome) => entries_answered(outcome),
+            _ => 0,
+        }
+    }
+}
+
+fn entries_asked(command: &Command) -> usize {
+    match command {
+        Command::Produce(command) => command.entries.len(),
+        Command::Fetch(command) => command.entries.len(),
+        Command::ListOffsets(command) => command.entries.len(),
+        Command::EpochEnds(command) => command.entries.len(),
+        Command::DeleteRecords(command) => command.entries.len(),
+        Command::DescribeProducers(command) => command.entries.len(),
+        Command::DescribeLogs(command) => command.partitions.len(),
+        Command::ReadWindow(command) => command.stretches.len(),
+        Command::Cancel(_) | Command::Internal(_) => 0,
+    }
+}
+
+fn entries_answered(outcome: &Outcome) -> usize {
+    match outcome {
+        Outcome::Produced { entries, .. } => entries.len(),
+        Outcome::Fetched { entries, .. } => entries.len(),
+        Outcome::FetchNews { entries, .. } => entries.len(),
+        Outcome::OffsetsListed { entries, .. } => entries.len(),
+        Outcome::EpochEnds { entries, .. } => entries.len(),
+        Outcome::RecordsDeleted { entries, .. } => entries.len(),
+        Outcome::ProducersDescribed { entries, .. } => entries.len(),
+        Outcome::LogsDescribed { logs, .. } => logs.len(),
+        Outcome::Window { .. } | Outcome::InternalAppended { .. } | Outcome::InternalRead { .. } => 0,
+    }
+}
+
 /// One core's part of an image or a delta of duties.
 #[derive(Clone, Debug)]
 pub struct DutiesForCore {

@@ -1,15 +1,15 @@
 //! Messages between cores and over the link, carried: core 0's office, and what every core does for it.
 
-use crate::doors::{ConnectionLimits, Verdict};
-use crate::keeper::KeeperError;
-use crate::message::{DutiesForCore, Message};
+use crate::doors::Verdict;
+use crate::duty::DutiesInHand;
+use crate::message::Message;
 use crate::turn::Core;
 use arena::BufferRef;
 use base::counters::Counter;
 use base::{CoreId, ListenerId, Now, Uuid};
 use bytes::Bytes;
 use handoff::{Command, FetchError, Internal, InternalAppendError, PartitionError, UpCall};
-use link::{BoundListener, Down, HeldPartition, Up, UpHello};
+use link::{BoundListener, HeldPartition, Up, UpHello};
 use net::{Close, StreamEvent, StreamId, Streams};
 use nvme_plan::Namespace;
 use offload::Offload;
@@ -181,7 +181,7 @@ impl<S: Streams, N: Namespace, O: Offload> Core<S, N, O> {
             }
             Message::ProducerIds { first, count } => self.sessions.on_producer_ids(first, count),
             Message::LinkUp => {
-                self.sessions.on_link_up();
+                self.with_sessions(now, |sessions, turn| sessions.on_link_up(turn));
                 self.carry_session_outputs();
             }
             Message::LinkDown => {
@@ -193,7 +193,9 @@ impl<S: Streams, N: Namespace, O: Offload> Core<S, N, O> {
                 self.with_sessions(now, |sessions, turn| sessions.on_forward_answer(turn, id, response));
                 self.carry_session_outputs();
             }
-            Message::Duties(duties) => self.on_duties(now, duties),
+            Message::Duties(duties) => {
+                self.duties_in_hand = Some(DutiesInHand::begin(&mut self.partitions, duties));
+            }
             Message::HeldWanted => self.tell_held(),
             Message::KeeperReply(reply) => self.store.on_keeper_reply(now, reply),
             Message::FlushMethod { durable_writes } => self.store.set_durable_writes(durable_writes),
@@ -221,11 +223,8 @@ impl<S: Streams, N: Namespace, O: Offload> Core<S, N, O> {
             }
             Message::Up(up) => office.link.stage(&up),
             Message::DutiesDone { core, number } => {
-                if let Some((metadata_offset, view)) = office.keeper.on_duties_done(core, number) {
-                    self.mesh.send_all(|| Message::View(view.clone()));
-                    self.say_up(Up::DutiesApplied { metadata_offset });
-                    self.send_duties();
-                }
+                office.keeper.on_duties_done(core, number);
+                self.send_view_work();
             }
             Message::Held { core, partitions } => {
                 for (partitions, last) in office.keeper.on_held(core, partitions) {
@@ -243,18 +242,21 @@ impl<S: Streams, N: Namespace, O: Offload> Core<S, N, O> {
         }
     }
 
-    fn on_duties(&mut self, now: Now, duties: DutiesForCore) {
-        self.duties_in_hand = Some(duties.number);
-        crate::duty::apply(now, &mut self.partitions, &mut self.store, duties);
+    /// Some of the duties in hand; returns how many.
+    pub(crate) fn apply_duties(&mut self, now: Now) -> usize {
+        let Some(duties) = self.duties_in_hand.as_mut().filter(|duties| !duties.is_applied()) else { return 0 };
+        let count = duties.apply_some(now, &mut self.partitions, &mut self.store);
         self.carry_partition_outputs();
+        count
     }
 
-    /// Says that the duties are in force, once the store had room for all of them. Their records stand in the journal
-    /// before those of any append that follows, so that nobody can act on them and find them gone.
+    /// Says that the duties are in force, once all are applied and the store had room for them. Their records stand in the
+    /// journal before those of any append that follows, so that nobody can act on them and find them gone.
     pub(crate) fn answer_duties(&mut self) {
-        if self.duties_in_hand.is_some() && self.partitions.duties_waiting() == 0 {
-            let (core, number) = (self.id, self.duties_in_hand.take().expect("just looked"));
-            self.mesh.send(CoreId(0), Message::DutiesDone { core, number });
+        if self.partitions.duties_waiting() == 0
+            && let Some(done) = self.duties_in_hand.take_if(|duties| duties.is_applied())
+        {
+            self.mesh.send(CoreId(0), Message::DutiesDone { core: self.id, number: done.number });
         }
     }
 
@@ -355,92 +357,7 @@ impl<S: Streams, N: Namespace, O: Offload> Core<S, N, O> {
         let _ = now;
     }
 
-    fn on_link_bytes(&mut self, now: Now, bytes: &BufferRef) {
-        let office = self.office.as_mut().expect("only core 0 has the link");
-        self.counters.add(Counter::LinkReceived, bytes.len() as u64);
-        self.counters.set(Counter::LinkContact, u64::try_from(now.wall.0).unwrap_or(0));
-        office.link.on_received(bytes);
-        loop {
-            let office = self.office.as_mut().expect("only core 0 has the link");
-            match office.link.poll_message() {
-                Ok(Some(message)) => {
-                    if let Err(error) = self.on_down(now, message) {
-                        tracing::error!(%error, "the control plane's word is refused; the link is closed");
-                        self.office.as_mut().expect("core 0").link.close(&mut self.net);
-                        return;
-                    }
-                }
-                Ok(None) => return,
-                Err(error) => {
-                    tracing::error!(%error, "the link is closed");
-                    office.link.close(&mut self.net);
-                    return;
-                }
-            }
-        }
-    }
-
-    fn on_down(&mut self, now: Now, message: Down) -> Result<(), KeeperError> {
-        let office = self.office.as_mut().expect("only core 0 has the link");
-        match message {
-            Down::Hello(hello) => {
-                if hello.cluster_id != office.hello.cluster_id {
-                    let ours = office.hello.cluster_id.clone();
-                    return Err(KeeperError::OtherCluster { ours, theirs: hello.cluster_id });
-                }
-                self.mesh.send_all(|| Message::LinkUp);
-            }
-            Down::Duties(part) => {
-                office.keeper.on_duties_part(*part)?;
-                self.send_duties();
-            }
-            Down::View(part) => {
-                if let Some(view) = office.keeper.on_view_part(*part)? {
-                    let settings = office.keeper.settings(&office.file_settings);
-                    let names = office.hello.listeners.iter().map(|listener| listener.name.as_str());
-                    office.keeper.set_connection_limits(ConnectionLimits::from_settings(&settings, names));
-                    let metadata_offset = view.metadata_offset().expect("a published view has one");
-                    if let Some(bytes) = view.to_bytes()
-                        && let Err(error) = self.store.save_view(bytes, metadata_offset)
-                    {
-                        tracing::warn!(%error, "the view is not saved; after a restart it is asked for again");
-                    }
-                    self.mesh.send_all(|| Message::Settings(Box::new(settings.clone())));
-                    self.mesh.send_all(|| Message::View(view.clone()));
-                    self.say_up(Up::ViewApplied { metadata_offset });
-                }
-            }
-            Down::AnswerPart { id, bytes } => {
-                self.mesh.send(session::core_of_forward(id), Message::ForwardPart { id, bytes });
-            }
-            Down::Answer { id, response } => {
-                self.mesh.send(session::core_of_forward(id), Message::ForwardAnswer { id, response });
-            }
-            Down::InternalAppend(append) => self.on_internal_append(now, append),
-            Down::InternalRead(read) => self.on_internal_read_asked(read),
-            Down::ProducerIds { first, count } => {
-                office.keeper.on_producer_ids(first, count);
-                for core in 0..self.mesh.cores() {
-                    let office = self.office.as_mut().expect("core 0");
-                    if let (Some((first, count)), _) = office.keeper.share_producer_ids() {
-                        self.mesh.send(CoreId(core as u16), Message::ProducerIds { first, count });
-                    }
-                }
-            }
-            Down::Stop => self.stop_all(),
-            Down::Ping(number) => office.link.stage(&Up::Pong(number)),
-        }
-        Ok(())
-    }
-
-    fn send_duties(&mut self) {
-        let office = self.office.as_mut().expect("only core 0 has duties");
-        for (core, part) in office.keeper.next_duties().into_iter().flatten() {
-            self.mesh.send(core, Message::Duties(part));
-        }
-    }
-
-    fn on_internal_append(&mut self, now: Now, append: link::InternalAppend) {
+    pub(crate) fn on_internal_append(&mut self, now: Now, append: link::InternalAppend) {
         let office = self.office.as_mut().expect("only core 0 has the link");
         let Some(core) = office.keeper.view().core_of(append.partition) else {
             let result = Err(link::InternalAppendRefusal::OtherEpoch { current: None });
@@ -457,7 +374,7 @@ impl<S: Streams, N: Namespace, O: Offload> Core<S, N, O> {
         self.mesh.send(core, Message::Command(command));
     }
 
-    fn on_internal_read_asked(&mut self, read: link::InternalRead) {
+    pub(crate) fn on_internal_read_asked(&mut self, read: link::InternalRead) {
         let office = self.office.as_mut().expect("only core 0 has the link");
         let Some(core) = office.keeper.view().core_of(read.partition) else {
             let result = Err(link::InternalReadRefusal::OtherEpoch { current: None });
@@ -519,7 +436,9 @@ impl<S: Streams, N: Namespace, O: Offload> Core<S, N, O> {
     pub(crate) fn flush_link(&mut self) {
         if let Some(office) = &mut self.office {
             let sent = office.link.flush(&mut self.net, &self.arena);
+            let dropped = office.link.take_dropped();
             self.counters.add(Counter::LinkSent, sent as u64);
+            self.counters.add(Counter::LinkDropped, dropped);
         }
     }
 
@@ -531,7 +450,7 @@ impl<S: Streams, N: Namespace, O: Offload> Core<S, N, O> {
     }
 
     /// Every core is told once, whoever asks how often: a core answers once only.
-    fn stop_all(&mut self) {
+    pub(crate) fn stop_all(&mut self) {
         let office = self.office.as_mut().expect("only core 0 is asked");
         if !self.stopping {
             office.stop_waiting = self.mesh.cores();

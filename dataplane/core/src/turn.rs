@@ -2,6 +2,8 @@
 //! its time, so that the simulator runs it too. Every step has a budget and says how much it did.
 
 use crate::calibrating::{CALIBRATION, Calibrating};
+use crate::duty::DutiesInHand;
+use crate::hearing::VIEW_WORK;
 use crate::keeper::Keeper;
 use crate::link_end::LinkEnd;
 use crate::memory::IdleMemory;
@@ -25,7 +27,8 @@ use std::time::Duration;
 /// Budgets of one turn. A step that used its budget up goes on in the next turn, after the others had theirs.
 const COMPLETIONS_A_TURN: usize = 64;
 const NET_OPERATIONS_A_TURN: usize = 64;
-const MESSAGES_A_TURN: usize = 256;
+/// Messages, each counted by the partitions it is about.
+const MESSAGES_A_TURN: usize = 128;
 const JOBS_A_TURN: usize = 16;
 /// Jobs of partitions are numbered from 1, those of sessions from here.
 const SESSION_JOBS: u64 = 1 << 63;
@@ -51,10 +54,10 @@ pub struct Core<S: Streams, N, O> {
     pub(crate) watch: Watch,
     plan: Plan,
     /// Work for which the helpers had no room, in order.
-    work_waiting: VecDeque<(JobToken, Box<dyn base::Work>)>,
+    pub(crate) work_waiting: VecDeque<(Class, JobToken, Box<dyn base::Work>)>,
     scratch: Scratch,
-    /// The number of the duties that are applied and not yet said to be in force.
-    pub(crate) duties_in_hand: Option<u64>,
+    /// Duties that are not yet said to be in force.
+    pub(crate) duties_in_hand: Option<DutiesInHand>,
     pub(crate) stopping: bool,
     stopped: bool,
     /// The namespace has failed, here or on another core: when that was heard of, and what failed first.
@@ -214,7 +217,8 @@ impl<S: Streams, N: Namespace, O: Offload> Core<S, N, O> {
         let mut turn = Turn { now, random: &mut self.random, net: &mut self.net, arena: &self.arena };
         self.sessions.on_events_taken(&mut turn);
         self.carry_session_outputs();
-        count
+        self.watch.step(Step::Link);
+        count + self.poll_link(now)
     }
 
     /// Producers wait while the journal has to catch up, and everybody while another core has.
@@ -234,7 +238,7 @@ impl<S: Streams, N: Namespace, O: Offload> Core<S, N, O> {
         self.watch.step(Step::Handoff);
         while count < MESSAGES_A_TURN {
             let Some(message) = self.mesh.receive() else { break };
-            count += 1;
+            count += message.weight();
             self.on_message(now, message);
         }
         let mut finished = std::mem::take(&mut self.scratch.finished);
@@ -243,6 +247,10 @@ impl<S: Streams, N: Namespace, O: Offload> Core<S, N, O> {
         for job in finished.drain(..) {
             if job.token == CALIBRATION {
                 self.on_calibration(job.work);
+                continue;
+            }
+            if job.token == VIEW_WORK {
+                self.on_view_work(job.work);
                 continue;
             }
             self.begun.note_job_done(now, &self.counters, job.token);
@@ -257,6 +265,7 @@ impl<S: Streams, N: Namespace, O: Offload> Core<S, N, O> {
         }
         self.scratch.finished = finished;
         self.carry_partition_outputs();
+        count += self.apply_duties(now);
         self.answer_duties();
         count
     }
@@ -359,7 +368,7 @@ impl<S: Streams, N: Namespace, O: Offload> Core<S, N, O> {
             self.mesh.send(core, Message::Outcome(outcome));
         }
         for (id, work) in outputs.work {
-            self.work_waiting.push_back((JobToken(id.0), work));
+            self.work_waiting.push_back((Class::Request, JobToken(id.0), work));
         }
         self.submit_work();
         for call in outputs.up_calls {
@@ -367,10 +376,10 @@ impl<S: Streams, N: Namespace, O: Offload> Core<S, N, O> {
         }
     }
 
-    fn submit_work(&mut self) {
-        while let Some((token, work)) = self.work_waiting.pop_front() {
-            if let Err(work) = self.offload.submit(Class::Request, token, work) {
-                self.work_waiting.push_front((token, work));
+    pub(crate) fn submit_work(&mut self) {
+        while let Some((class, token, work)) = self.work_waiting.pop_front() {
+            if let Err(work) = self.offload.submit(class, token, work) {
+                self.work_waiting.push_front((class, token, work));
                 break;
             }
             self.begun.note_job(self.turn_at, &self.counters, token);
@@ -389,7 +398,7 @@ impl<S: Streams, N: Namespace, O: Offload> Core<S, N, O> {
             self.next_session_job += 1;
             let token = JobToken(SESSION_JOBS | self.next_session_job);
             self.session_jobs.insert(token, gather);
-            self.work_waiting.push_back((token, work));
+            self.work_waiting.push_back((Class::Request, token, work));
         }
         let answered = std::mem::take(&mut out.answered);
         self.counters.add(Counter::FetchBytes, std::mem::take(&mut out.fetched));
@@ -410,7 +419,9 @@ impl<S: Streams, N: Namespace, O: Offload> Core<S, N, O> {
 
     /// When the loop has something to do though nothing arrives.
     pub fn next_deadline(&self, now: Now) -> Option<Monotonic> {
+        let applying = self.duties_in_hand.as_ref().is_some_and(|duties| !duties.is_applied());
         [
+            applying.then_some(now.monotonic),
             self.store.next_deadline(),
             self.partitions.next_deadline(),
             self.sessions.next_deadline(now),

@@ -30,6 +30,20 @@ const SLOW: [Counter; STEPS] = [
     Counter::SlowLink,
 ];
 
+const LONG: [Histogram; STEPS] = [
+    Histogram::StepDevice,
+    Histogram::StepNet,
+    Histogram::StepSession,
+    Histogram::StepHandoff,
+    Histogram::StepPartition,
+    Histogram::StepLog,
+    Histogram::StepTimers,
+    Histogram::StepLink,
+];
+
+/// A step of a turn that takes this long is counted by itself: half of what an item may take.
+const STEP_LONG_NANOS: u64 = 100_000;
+
 /// Nanoseconds of a clock that only this uses; a function, so that a turn's decisions cannot depend on it.
 pub type Clock = fn() -> u64;
 
@@ -80,6 +94,9 @@ impl Watch {
         }
         self.counters.add(Counter::BusyNanos, took.as_nanos() as u64);
         self.counters.record(Histogram::Turn, took);
+        for (step, took) in self.took.iter().enumerate().filter(|(_, took)| **took >= STEP_LONG_NANOS) {
+            self.counters.record(LONG[step], Duration::from_nanos(*took));
+        }
         if took > TURN_SLOW {
             let slowest = (0..STEPS).max_by_key(|step| self.took[*step]).expect("there are steps");
             self.counters.add(SLOW[slowest], 1);

@@ -1,4 +1,4 @@
-//! What one core asks of another. One command per (request, core); entries keep the order of the request.
+//! What one core asks of another. One command per (request, core) at a time; entries keep the order of the request.
 
 use arena::Parcel;
 use base::{CoreId, LeaderEpoch, Monotonic, NodeId, Offset, PartitionId};
@@ -82,9 +82,15 @@ pub struct Fetch {
     pub reader: Reader,
     /// The whole response's limit; every core answers up to it, the gather slot cuts.
     pub bytes_max: u32,
+    /// Of the answer's bytes, those that may be in memory; the rest is described.
+    pub ready_max: u32,
+    /// The request has more entries than go at once, and some of them came before: what they registered stays.
+    pub goes_on: bool,
+    /// Some of them have bytes: a first batch here that does not fit is left out.
+    pub has_bytes: bool,
     /// With `true`, and where no entry was refused or parts from the log and this core's bytes stay below `bytes_min`,
     /// every entry waits and tells of growth by `Outcome::FetchNews`, until this core alone has told of `bytes_min`, or
-    /// of something urgent; `Cancel` and the gather's next Fetch end it.
+    /// of something urgent; `Cancel` and the gather's next Fetch that does not go on end it.
     pub wait: bool,
     /// The whole request's `fetch.min.bytes`: a core that reaches it alone needs no waiters, and no `Cancel` after.
     pub bytes_min: u32,
@@ -219,11 +225,11 @@ pub struct DescribeProducers {
     pub entries: Vec<(EntryIndex, PartitionId)>,
 }
 
-/// Sizes of partitions on this core; `None` asks for all of them.
+/// Sizes of partitions, those of them that this core has.
 #[derive(Debug)]
 pub struct DescribeLogs {
     pub gather: GatherId,
-    pub partitions: Option<Vec<PartitionId>>,
+    pub partitions: Vec<PartitionId>,
 }
 
 #[derive(Debug)]

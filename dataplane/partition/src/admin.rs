@@ -39,16 +39,10 @@ impl Partitions {
         self.answer(gather.core, Outcome::ProducersDescribed { gather, entries });
     }
 
-    /// Strays are listed too: they take space.
     pub(crate) fn on_describe_logs(&mut self, store: &Store, command: DescribeLogs) {
         let DescribeLogs { gather, partitions } = command;
-        let logs = match partitions {
-            None => store.slots().map(|(log, partition)| self.log_facts(store, partition, log)).collect(),
-            Some(asked) => {
-                let found = asked.into_iter().filter_map(|partition| Some((partition, store.find(partition)?)));
-                found.map(|(partition, log)| self.log_facts(store, partition, log)).collect()
-            }
-        };
+        let found = partitions.into_iter().filter_map(|partition| Some((partition, store.find(partition)?)));
+        let logs = found.map(|(partition, log)| self.log_facts(store, partition, log)).collect();
         let (free, owned) = store.space_use();
         let (total, usable) = self.space.map_or((owned, free), |space| (space.total, space.unowned + free));
         self.answer(gather.core, Outcome::LogsDescribed { gather, logs, total, usable });

@@ -33,6 +33,8 @@ pub(crate) struct FetchOperation {
     /// What of it may be in memory.
     window_left: usize,
     share: usize,
+    /// An entry that came before these has bytes.
+    has_bytes: bool,
     /// The first entry that has bytes: of those behind it, a first batch that does not fit is left out.
     first_with_bytes: Option<usize>,
     places: Vec<Place>,
@@ -82,8 +84,10 @@ impl FetchOperation {
 
 impl Partitions {
     pub(crate) fn on_fetch(&mut self, now: Now, store: &mut Store, command: Fetch) {
-        let Fetch { gather, reader, bytes_max, wait, bytes_min, entries } = command;
-        self.unwatch(gather);
+        let Fetch { gather, reader, bytes_max, ready_max, goes_on, has_bytes, wait, bytes_min, entries } = command;
+        if !goes_on {
+            self.unwatch(gather);
+        }
         if let Reader::Follower(node) = reader {
             self.note_follower(now, store, node, &entries);
         }
@@ -97,7 +101,8 @@ impl Partitions {
             wait,
             bytes_min,
             bytes_left: bytes_max,
-            window_left: RESPONSE_WINDOW,
+            window_left: RESPONSE_WINDOW.min(ready_max as usize),
+            has_bytes,
             share,
             first_with_bytes: None,
             places,
@@ -220,7 +225,7 @@ impl Partitions {
             answered: 0,
         };
         fetch.places[number].to_watch = Some(watch);
-        let later = fetch.first_with_bytes.is_some_and(|first| first < number);
+        let later = fetch.has_bytes || fetch.first_with_bytes.is_some_and(|first| first < number);
         let limit = entry.bytes_max.unwrap_or(0).min(fetch.bytes_left);
         let (located, position) = store.locate_placed(now, log, entry.offset, upper, limit as usize);
         match located {

@@ -157,6 +157,7 @@ impl Partitions {
 
     /// Timers; nothing else happens by time alone.
     pub fn on_time(&mut self, now: Now, store: &mut Store) {
+        self.unlist(crate::watch::ENDED_AT_ONCE);
         let mut fired = std::mem::take(&mut self.fired);
         self.wheel.expire(now.monotonic, TIMERS_A_TURN, &mut fired);
         for timer in fired.drain(..) {
@@ -172,7 +173,7 @@ impl Partitions {
 
     /// When `on_time` has something to do.
     pub fn next_deadline(&self) -> Option<Monotonic> {
-        self.wheel.next_deadline()
+        if self.watches.are_ending() { Some(Monotonic::ZERO) } else { self.wheel.next_deadline() }
     }
 
     /// Partitions that this core leads.

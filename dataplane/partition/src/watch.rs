@@ -7,7 +7,10 @@ use crate::replica::Replica;
 use base::{Offset, SlotToken, Slots};
 use handoff::{EntryIndex, FetchNews, GatherId, Isolation, Outcome, Reader};
 use nvme_log::Store;
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
+
+/// Entries of a fetch that leave their lists in one go.
+pub(crate) const ENDED_AT_ONCE: usize = 256;
 
 /// A partition's end of an entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -16,16 +19,11 @@ pub(crate) struct Watcher {
     pub entry: usize,
 }
 
+/// To be told with the next outputs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum News {
-    Quiet,
-    /// To be told with the next outputs.
-    Due {
-        readable: u32,
-        urgent: bool,
-    },
-    /// All that it waits for, or an urgent change: until the fetch comes again there is no more to say.
-    Told,
+struct News {
+    readable: u32,
+    urgent: bool,
 }
 
 /// What a fetch knows of a partition that it is to watch.
@@ -50,7 +48,7 @@ struct WatchedEntry {
     place: usize,
     /// The partition's count of bytes at the bound.
     counted: u64,
-    news: News,
+    news: Option<News>,
 }
 
 #[derive(Debug)]
@@ -60,7 +58,14 @@ struct Watch {
     /// Its partitions here are told of as they grow, until they alone have this much.
     bytes_min: u32,
     entries: Vec<WatchedEntry>,
-    dirty: bool,
+    /// Entries with news.
+    due: Vec<usize>,
+    /// Bytes that were told of, over all entries.
+    known: u64,
+    /// All that it waits for was told, or an urgent change: until the fetch comes again there is no more to say.
+    told: bool,
+    /// The fetch waits no more, and the entries are on their way out of their partitions' lists.
+    ended: bool,
 }
 
 #[derive(Debug)]
@@ -68,31 +73,41 @@ pub(crate) struct Watches {
     slots: Slots<Watch>,
     by_gather: HashMap<GatherId, SlotToken>,
     dirty: Vec<SlotToken>,
+    ending: VecDeque<SlotToken>,
 }
 
 impl Default for Watches {
     fn default() -> Watches {
-        Watches { slots: Slots::growable(), by_gather: HashMap::new(), dirty: Vec::new() }
+        Watches { slots: Slots::growable(), by_gather: HashMap::new(), dirty: Vec::new(), ending: VecDeque::new() }
     }
 }
 
 impl Watches {
     pub(crate) fn len(&self) -> usize {
-        self.slots.len()
+        self.by_gather.len()
+    }
+
+    pub(crate) fn are_ending(&self) -> bool {
+        !self.ending.is_empty()
     }
 
     fn note(&mut self, watcher: Watcher, readable: u32, urgent: bool) {
         let Some(watch) = self.slots.get_mut(watcher.watch) else { return };
-        let news = &mut watch.entries[watcher.entry].news;
-        *news = match *news {
-            News::Told => return,
-            News::Quiet => News::Due { readable, urgent },
-            News::Due { readable: before, urgent: already } => {
-                News::Due { readable: readable.max(before), urgent: urgent || already }
+        if watch.told || watch.ended {
+            return;
+        }
+        match &mut watch.entries[watcher.entry].news {
+            Some(news) => {
+                news.readable = news.readable.max(readable);
+                news.urgent |= urgent;
             }
-        };
-        if !std::mem::replace(&mut watch.dirty, true) {
-            self.dirty.push(watcher.watch);
+            news => {
+                *news = Some(News { readable, urgent });
+                if watch.due.is_empty() {
+                    self.dirty.push(watcher.watch);
+                }
+                watch.due.push(watcher.entry);
+            }
         }
     }
 }
@@ -122,35 +137,70 @@ impl Partitions {
         bytes_min: u32,
         entries: Vec<ToWatch>,
     ) {
-        let watch = Watch { gather, reader, bytes_min, entries: Vec::with_capacity(entries.len()), dirty: false };
-        let Ok(token) = self.watches.slots.insert(watch) else { unreachable!("the slots grow") };
-        self.watches.by_gather.insert(gather, token);
+        let token = match self.watches.by_gather.get(&gather) {
+            // Entries of the same fetch that came before these.
+            Some(token) => *token,
+            None => {
+                let watch = Watch {
+                    gather,
+                    reader,
+                    bytes_min,
+                    entries: Vec::new(),
+                    due: Vec::new(),
+                    known: 0,
+                    told: false,
+                    ended: false,
+                };
+                let Ok(token) = self.watches.slots.insert(watch) else { unreachable!("the slots grow") };
+                self.watches.by_gather.insert(gather, token);
+                token
+            }
+        };
+        let watch = self.watches.slots.get_mut(token).expect("it waits");
+        watch.entries.reserve(entries.len());
+        watch.known += entries.iter().map(|facts| u64::from(facts.answered)).sum::<u64>();
         for facts in entries {
             let Some(replica) = self.replicas.get_mut(facts.replica.0) else { continue };
             let watch = self.watches.slots.get_mut(token).expect("it was just made");
             let watcher = Watcher { watch: token, entry: watch.entries.len() };
             let counted = replica.bytes.at(facts.bound);
-            watch.entries.push(WatchedEntry { facts, place: replica.watchers.len(), counted, news: News::Quiet });
+            watch.entries.push(WatchedEntry { facts, place: replica.watchers.len(), counted, news: None });
             replica.watchers.push(watcher);
             let replica = &self.replicas.get(facts.replica.0).expect("it was just there");
             look(&mut self.watches, store, replica, watcher);
         }
     }
 
+    /// The fetch waits no more: nothing is told to it from here on. Its entries leave their lists at once, or, where they
+    /// are many, some in every turn.
     pub(crate) fn unwatch(&mut self, gather: GatherId) {
         let Some(token) = self.watches.by_gather.remove(&gather) else { return };
-        let Partitions { replicas, watches: Watches { slots, .. }, .. } = self;
-        for number in 0..slots.get(token).map_or(0, |watch| watch.entries.len()) {
-            let entry = &slots.get(token).expect("it is removed at the end").entries[number];
-            let place = entry.place;
-            let Some(replica) = replicas.get_mut(entry.facts.replica.0) else { continue };
-            replica.watchers.swap_remove(place);
-            // The last of the list lies in its place now: another watch's, or another entry of this one.
-            if let Some(moved) = replica.watchers.get(place) {
-                slots.get_mut(moved.watch).expect("a list holds live watches only").entries[moved.entry].place = place;
+        self.watches.slots.get_mut(token).expect("it waits").ended = true;
+        self.watches.ending.push_back(token);
+        self.unlist(ENDED_AT_ONCE);
+    }
+
+    /// Takes up to so many entries of fetches that have ended out of their lists.
+    pub(crate) fn unlist(&mut self, mut budget: usize) {
+        let Partitions { replicas, watches: Watches { slots, ending, .. }, .. } = self;
+        while let Some(token) = ending.front().copied() {
+            while let Some(entry) = slots.get_mut(token).expect("it is removed at the end").entries.pop() {
+                if let Some(replica) = replicas.get_mut(entry.facts.replica.0) {
+                    replica.watchers.swap_remove(entry.place);
+                    // The last of the list lies in its place now: another watch's, or another entry of this one.
+                    if let Some(moved) = replica.watchers.get(entry.place) {
+                        let watch = slots.get_mut(moved.watch).expect("a list holds watches that are there");
+                        watch.entries[moved.entry].place = entry.place;
+                    }
+                }
+                budget = budget.saturating_sub(1);
+                if budget == 0 {
+                    return;
+                }
             }
+            slots.remove(token);
+            ending.pop_front();
         }
-        slots.remove(token);
     }
 
     /// The partition has more that can be read.
@@ -189,8 +239,7 @@ impl Partitions {
     /// One outcome for each fetch that has news.
     pub(crate) fn tell_news(&mut self) {
         for token in std::mem::take(&mut self.watches.dirty) {
-            let Some(watch) = self.watches.slots.get_mut(token) else { continue };
-            watch.dirty = false;
+            let Some(watch) = self.watches.slots.get_mut(token).filter(|watch| !watch.ended) else { continue };
             let news = watch.tell();
             let gather = watch.gather;
             self.answer(gather.core, Outcome::FetchNews { gather, entries: news });
@@ -200,19 +249,16 @@ impl Partitions {
 
 impl Watch {
     fn tell(&mut self) -> Vec<FetchNews> {
-        let (mut told, mut urgent, mut known) = (Vec::new(), false, 0);
-        for entry in &mut self.entries {
-            if let News::Due { readable, urgent: now } = entry.news {
-                entry.news = News::Quiet;
-                entry.facts.answered = readable;
-                urgent |= now;
-                told.push(FetchNews { index: entry.facts.index, readable, urgent: now });
-            }
-            known += u64::from(entry.facts.answered);
+        let (mut told, mut any_urgent) = (Vec::with_capacity(self.due.len()), false);
+        for number in self.due.drain(..) {
+            let entry = &mut self.entries[number];
+            let News { readable, urgent } = entry.news.take().expect("it is due");
+            self.known = self.known - u64::from(entry.facts.answered) + u64::from(readable);
+            entry.facts.answered = readable;
+            any_urgent |= urgent;
+            told.push(FetchNews { index: entry.facts.index, readable, urgent });
         }
-        if urgent || known >= u64::from(self.bytes_min) {
-            self.entries.iter_mut().for_each(|entry| entry.news = News::Told);
-        }
+        self.told |= any_urgent || self.known >= u64::from(self.bytes_min);
         told
     }
 }
@@ -221,7 +267,7 @@ impl Watch {
 fn look(watches: &mut Watches, store: &Store, replica: &Replica, watcher: Watcher) {
     let Some(watch) = watches.slots.get(watcher.watch) else { return };
     let entry = &watch.entries[watcher.entry];
-    if entry.news != News::Quiet || !store.is_open(replica.log) {
+    if watch.told || watch.ended || entry.news.is_some() || !store.is_open(replica.log) {
         return;
     }
     let now_at = bound(store, replica, watch.reader);

@@ -289,7 +289,7 @@ fn producers_and_sizes_are_described() {
         transaction_start: None,
     };
     assert_eq!(entries, [(EntryIndex(0), Ok(vec![facts])), (EntryIndex(1), Err(PartitionError::Unknown))]);
-    node.send(Command::DescribeLogs(DescribeLogs { gather, partitions: None }));
+    node.send(Command::DescribeLogs(DescribeLogs { gather, partitions: vec![P(7), P(1)] }));
     let Some(Outcome::LogsDescribed { logs, .. }) = node.outcomes.pop() else { panic!("no answer") };
     let size = producer_batch(3, 9, 2, 0).len() as u64;
     assert_eq!(logs, [LogFacts { partition: P(1), size, lag: 0, future: false }]);

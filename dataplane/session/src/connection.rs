@@ -46,6 +46,8 @@ pub struct Connection {
     pub replies: Replies,
     /// A whole request that must wait for the answers before it.
     pub held: Option<Request>,
+    /// Bytes of it that lie outside the receive memory.
+    pub held_outside: usize,
     pub paused: bool,
     pub peer_finished: bool,
     /// Nothing more is read or begun; the stream closes when what is queued has been sent.

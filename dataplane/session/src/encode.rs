@@ -2,11 +2,10 @@
 //! the cuts of the rest.
 
 use crate::fetch_session::TopicKey;
-use crate::replies::Piece;
-use arena::BufferRef;
+use arena::{BufferRef, Parcel};
 use base::Uuid;
 use bytes::BytesMut;
-use std::collections::VecDeque;
+use handoff::Stretch;
 use wire::messages::fetch_response::{NodeEndpoint, PartitionData};
 use wire::{FetchResponseHead, FetchResponseWriter, Response, encode_response};
 
@@ -32,11 +31,26 @@ pub fn framed(parts: &[bytes::Bytes]) -> BufferRef {
     BufferRef::from_vec(out)
 }
 
+/// A piece of a log in an answer, not yet any core's.
+#[derive(Debug)]
+pub enum Taken {
+    /// Bytes at hand, of which the description takes the first, and how to ask for them again.
+    Ready(Parcel, Stretch),
+    Stored(Stretch),
+}
+
+/// A response but for its records, and where those belong in it.
+#[derive(Debug)]
+pub struct Encoded {
+    pub bytes: Vec<u8>,
+    pub holes: Vec<(usize, Vec<Taken>)>,
+}
+
 /// One partition of a fetch response: everything but its records, and those.
 #[derive(Debug)]
 pub struct PartitionAnswer {
     pub data: PartitionData,
-    pub records: VecDeque<Piece>,
+    pub records: Vec<Taken>,
     pub bytes: usize,
 }
 
@@ -57,7 +71,7 @@ impl PartitionAnswer {
             aborted_transactions: Some(Vec::new()),
             ..Default::default()
         };
-        PartitionAnswer { data, records: VecDeque::new(), bytes: 0 }
+        PartitionAnswer { data, records: Vec::new(), bytes: 0 }
     }
 }
 
@@ -69,12 +83,12 @@ pub struct FetchAnswer {
     pub endpoints: Vec<NodeEndpoint>,
 }
 
-/// A whole fetch response as pieces, framed.
-pub fn fetch(version: i16, correlation_id: i32, answer: FetchAnswer) -> VecDeque<Piece> {
+/// A whole fetch response, framed.
+pub fn fetch(version: i16, correlation_id: i32, answer: FetchAnswer) -> Encoded {
     let complete = "handlers fill only what a version has, and what they promise";
     let head = FetchResponseHead { throttle_time_ms: 0, error_code: answer.error_code, session_id: answer.session_id };
     let mut out = BytesMut::with_capacity(256);
-    let mut holes: Vec<(usize, VecDeque<Piece>)> = Vec::new();
+    let mut holes = Vec::new();
     let mut writer =
         FetchResponseWriter::begin(&mut out, version, correlation_id, head, answer.topics.len()).expect(complete);
     for (topic, partitions) in answer.topics {
@@ -91,18 +105,7 @@ pub fn fetch(version: i16, correlation_id: i32, answer: FetchAnswer) -> VecDeque
         }
     }
     writer.finish(&answer.endpoints).expect(complete);
-    let all = BufferRef::from_vec(out.into());
-    let mut pieces = VecDeque::new();
-    let mut from = 0;
-    for (hole, records) in holes {
-        pieces.push_back(Piece::Bytes(all.slice(from..hole)));
-        pieces.extend(records);
-        from = hole;
-    }
-    if from < all.len() {
-        pieces.push_back(Piece::Bytes(all.slice(from..all.len())));
-    }
-    pieces
+    Encoded { bytes: out.into(), holes }
 }
 
 #[cfg(test)]
@@ -121,8 +124,17 @@ mod tests {
                     TopicKey::Name(format!("t{n}").into())
                 }
             };
+            let stretch = |length| Stretch {
+                owner: base::CoreId(0),
+                partition: base::PartitionId::default(),
+                length,
+                inside: [0; 6],
+            };
             let with = |text: &'static str| PartitionAnswer {
-                records: VecDeque::from([Piece::Bytes(BufferRef::from_static(text.as_bytes()))]),
+                records: vec![Taken::Ready(
+                    BufferRef::from_static(text.as_bytes()).into_parcel(),
+                    stretch(text.len() as u32),
+                )],
                 bytes: text.len(),
                 ..PartitionAnswer::error(0, 0)
             };
@@ -133,11 +145,17 @@ mod tests {
                 ],
                 ..Default::default()
             };
-            let mut bytes = Vec::new();
-            for piece in fetch(version, 42, answer) {
-                let Piece::Bytes(piece) = piece else { panic!("only bytes here") };
-                bytes.extend_from_slice(&piece);
+            let encoded = fetch(version, 42, answer);
+            let (mut bytes, mut from) = (Vec::new(), 0);
+            for (hole, records) in encoded.holes {
+                bytes.extend_from_slice(&encoded.bytes[from..hole]);
+                for taken in records {
+                    let Taken::Ready(parcel, _) = taken else { panic!("only bytes here") };
+                    bytes.extend_from_slice(&parcel);
+                }
+                from = hole;
             }
+            bytes.extend_from_slice(&encoded.bytes[from..]);
             let mut d = Decoder::new(&bytes[4..]);
             assert_eq!(wire::read_response_header(&mut d, ApiKey::Fetch, version), Ok(42));
             let read = FetchResponse::decode(&mut d, version).unwrap();

@@ -1,47 +1,71 @@
 //! Fetch: resolved against its session, split over the cores that own the partitions, gathered until enough bytes are
-//! there or the time is up, and cut to the response's limit in the request's order (KIP-74, KIP-227).
+//! there or the time is up (KIP-74, KIP-227). The answer is made in `fetch_answer`.
 
-use crate::connection::{EndReason, Request};
+use crate::api::Asker;
+use crate::begin::Reading;
 use crate::encode::{self, FetchAnswer, PartitionAnswer};
-use crate::errors;
+use crate::fetch_answer::Telling;
 use crate::fetch_session::{
-    self, Asked, AskedList, FetchScope, NO_SESSION, NewSession, PartitionKey, SessionError, SessionRequest, Told,
+    self, Asked, AskedList, FetchScope, NO_SESSION, PartitionKey, Session, SessionError, SessionHead, Standing,
     TopicKey,
 };
-use crate::gather::{Gather, GatherWork};
+use crate::gather::{GatherWork, by_core};
+use crate::limits::{ENTRIES_A_COMMAND, ITEMS_ON_THE_LOOP_MAX};
+use crate::off_loop::{Made, Told};
 use crate::produce::Place;
-use crate::replies::{Piece, ReplyNumber};
 use crate::sessions::{Sessions, Timer, Turn};
-use base::{CoreId, LeaderEpoch, ListenerId, NodeId, Offset, PartitionId, PartitionIndex, SlotToken, TopicId};
+use base::limits::RESPONSE_WINDOW;
+use base::{CoreId, LeaderEpoch, NodeId, Offset, PartitionId, PartitionIndex, SlotToken, TopicId};
 use handoff::{
     Command, EntryIndex, Fetch, FetchEntry, FetchError, FetchNews, Fetched, FetchedRecords, GatherId, Isolation, Reader,
 };
-use net::{StreamId, Streams};
-use std::collections::VecDeque;
+use net::Streams;
 use std::time::Duration;
 use wire::messages::fetch_request::FetchRequestView;
-use wire::messages::fetch_response::{AbortedTransaction, EpochEndOffset, LeaderIdAndEpoch, NodeEndpoint};
-use wire::{Decoder, ErrorCode, MessageView};
+use wire::{DecodeError, ErrorCode, MessageView};
 
-const TOPIC_IDS_SINCE: i16 = 13;
-/// The leader and its endpoint are told from here on (KIP-951), though older versions have a field for it.
-const LEADER_TOLD_SINCE: i16 = 16;
+pub(crate) const TOPIC_IDS_SINCE: i16 = 13;
 const READ_COMMITTED: i8 = 1;
 const DEBUGGING_REPLICA: i32 = -2;
 
+/// A request that was read.
+#[derive(Debug)]
+pub struct FetchAsked {
+    head: SessionHead,
+    asked: AskedList,
+    forgotten: Vec<PartitionKey>,
+    reader: Reader,
+    /// The isolation level is one of Kafka's.
+    is_sound: bool,
+    min_bytes: i32,
+    max_bytes: i32,
+    max_wait_ms: i32,
+}
+
 #[derive(Debug)]
 pub struct FetchGather {
-    scope: FetchScope,
-    uses_topic_ids: bool,
-    reader: Reader,
+    pub(crate) scope: FetchScope,
+    pub(crate) uses_topic_ids: bool,
+    pub(crate) reader: Reader,
     min_bytes: u64,
-    max_bytes: u32,
+    pub(crate) max_bytes: u32,
     /// The request's own size is below zero: no partition can be read.
     size_is_negative: bool,
-    slots: Vec<Slot>,
-    /// Commands whose outcome has not come.
-    outstanding: usize,
+    pub(crate) slots: Vec<Slot>,
+    /// The cores of its partitions.
+    cores: Vec<CoreId>,
     phase: Phase,
+    /// The first slot that the look at hand has not come to.
+    next: usize,
+    /// Bytes that this look has found; and of them, those in memory.
+    found: u64,
+    ready: usize,
+    /// Bytes that can be read of all partitions, as far as is known.
+    readable: u64,
+    /// A partition has an answer that does not wait.
+    urgent: bool,
+    /// Slots whose answers hold bytes.
+    filled: Vec<u32>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -54,212 +78,310 @@ enum Phase {
 }
 
 #[derive(Debug)]
-struct Slot {
-    key: PartitionKey,
-    asked: Asked,
-    place: Result<(PartitionId, CoreId), ErrorCode>,
-    answer: Option<Result<FetchedRecords, FetchError>>,
+pub(crate) struct Slot {
+    pub key: PartitionKey,
+    pub asked: Asked,
+    pub place: Result<(PartitionId, CoreId), ErrorCode>,
+    pub answer: Option<Result<FetchedRecords, FetchError>>,
     readable: u64,
 }
 
-impl Slot {
-    fn is_urgent(&self) -> bool {
-        match (&self.place, &self.answer) {
-            (Err(_), _) | (_, Some(Err(_))) => true,
-            (_, Some(Ok(records))) => records.diverging.is_some(),
-            _ => false,
-        }
+impl FetchAsked {
+    pub(crate) fn max_wait_ms(&self) -> i32 {
+        self.max_wait_ms
     }
 }
 
-impl FetchGather {
-    pub(crate) fn cores(&self) -> Vec<CoreId> {
-        let mut cores: Vec<CoreId> = self.slots.iter().filter_map(|slot| slot.place.ok()).map(|(_, c)| c).collect();
-        cores.sort();
-        cores.dedup();
-        cores
-    }
-
-    /// One command per core, entries in the order of the request.
-    fn commands(&self, gather: GatherId, wait: bool) -> Vec<(CoreId, Command)> {
-        let mut by_core: Vec<(CoreId, Vec<FetchEntry>)> = Vec::new();
-        for (i, slot) in self.slots.iter().enumerate() {
-            let Ok((partition, core)) = slot.place else { continue };
-            let entry = FetchEntry {
-                index: EntryIndex(i as u32),
-                partition,
-                current_epoch: slot.asked.current_epoch,
-                last_fetched_epoch: slot.asked.last_fetched_epoch,
-                offset: slot.asked.offset,
-                log_start: slot.asked.log_start,
-                bytes_max: slot.asked.bytes_max.filter(|_| !self.size_is_negative),
-            };
-            match by_core.iter_mut().find(|(known, _)| *known == core) {
-                Some((_, entries)) => entries.push(entry),
-                None => by_core.push((core, vec![entry])),
-            }
-        }
-        let (reader, bytes_max, bytes_min) = (self.reader, self.max_bytes, self.min_bytes as u32);
-        let command = |entries| Command::Fetch(Fetch { gather, reader, bytes_max, wait, bytes_min, entries });
-        by_core.into_iter().map(|(core, entries)| (core, command(entries))).collect()
-    }
-
-    fn is_enough(&self) -> bool {
-        let readable: u64 = self.slots.iter().map(|slot| slot.readable).sum();
-        readable >= self.min_bytes || self.slots.iter().any(Slot::is_urgent)
-    }
-}
-
-impl Sessions {
-    pub(crate) fn begin_fetch<S: Streams>(
-        &mut self,
-        turn: &mut Turn<'_, S>,
-        stream: StreamId,
-        reply: ReplyNumber,
-        request: &Request,
-    ) -> Result<(), EndReason> {
-        let frame = request.frame.clone();
-        let mut decoder = Decoder::new(&frame[request.body..]);
-        let view = FetchRequestView::decode_view(&mut decoder, request.version)
-            .map_err(|error| EndReason::Malformed(format!("Fetch: {error}")))?;
-        let replica = if request.version >= 15 { view.replica_state.replica_id } else { view.replica_id };
-        let uses_topic_ids = request.version >= TOPIC_IDS_SINCE;
-        let session = SessionRequest {
-            id: if request.version >= 7 { view.session_id } else { NO_SESSION },
-            epoch: if request.version >= 7 { view.session_epoch } else { fetch_session::FINAL_EPOCH },
+/// Reads a request.
+pub(crate) fn open(reading: &mut Reading<'_>) -> Result<FetchAsked, DecodeError> {
+    let version = reading.version;
+    let view = FetchRequestView::decode_view(&mut reading.decoder, version)?;
+    let replica = if version >= 15 { view.replica_state.replica_id } else { view.replica_id };
+    let uses_topic_ids = version >= TOPIC_IDS_SINCE;
+    Ok(FetchAsked {
+        head: SessionHead {
+            id: if version >= 7 { view.session_id } else { NO_SESSION },
+            epoch: if version >= 7 { view.session_epoch } else { fetch_session::FINAL_EPOCH },
             privileged: replica >= 0,
             uses_topic_ids,
-            asked: asked_list(&view, uses_topic_ids),
-            forgotten: forgotten_list(&view, uses_topic_ids),
-        };
-        if !(0..=READ_COMMITTED).contains(&view.isolation_level) {
-            let asked = session.asked.into_iter().map(|(key, _)| key);
-            self.reply(turn, stream, reply, refused(request, asked, ErrorCode::UnknownServerError));
-            return Ok(());
-        }
-        let (scope, asked) = match self.fetch_sessions.resolve(turn.now.monotonic, session) {
-            Ok(resolved) => resolved,
-            Err(error) => {
-                let error_code = session_error(error).code();
-                let answer = FetchAnswer { error_code, ..FetchAnswer::default() };
-                let pieces = encode::fetch(request.version, request.correlation_id, answer);
-                self.reply(turn, stream, reply, pieces);
-                return Ok(());
-            }
-        };
-        let reader = match replica {
+        },
+        asked: asked_list(&view, uses_topic_ids),
+        forgotten: forgotten_list(&view, uses_topic_ids),
+        reader: match replica {
             DEBUGGING_REPLICA => Reader::Debugging,
             node if node >= 0 => Reader::Follower(NodeId(node)),
             _ if view.isolation_level == READ_COMMITTED => Reader::Consumer(Isolation::ReadCommitted),
             _ => Reader::Consumer(Isolation::ReadUncommitted),
-        };
-        let bytes_max = self.settings.typed().fetch_max_bytes.min(view.max_bytes).max(0) as u32;
-        let slots = asked.into_iter().map(|(key, asked)| self.slot(key, asked, reader)).collect();
-        let work = FetchGather {
-            scope,
-            uses_topic_ids,
-            reader,
-            min_bytes: u64::from((view.min_bytes.max(0) as u32).min(bytes_max)),
-            max_bytes: bytes_max,
-            size_is_negative: view.max_bytes < 0,
-            slots,
-            outstanding: 0,
-            phase: Phase::Looking,
-        };
-        self.look(turn, stream, reply, request, work, view.max_wait_ms);
-        Ok(())
+        },
+        is_sound: (0..=READ_COMMITTED).contains(&view.isolation_level),
+        min_bytes: view.min_bytes,
+        max_bytes: view.max_bytes,
+        max_wait_ms: view.max_wait_ms,
+    })
+}
+
+/// Finds where the partitions are that are asked for, here or by the session.
+pub(crate) fn resolve(
+    asker: Asker<'_>,
+    asked: FetchAsked,
+    scope: FetchScope,
+    session: Option<&mut Session>,
+    max_bytes: u32,
+) -> FetchGather {
+    let FetchAsked { head, asked, forgotten, reader, min_bytes, max_bytes: asked_bytes, .. } = asked;
+    let (scope, list) = match session {
+        Some(session) => match session.update(asked, &forgotten) {
+            list if list.is_empty() => (FetchScope::Sessionless, list),
+            list => (scope, list),
+        },
+        None => (scope, asked),
+    };
+    let slots: Vec<Slot> = list.into_iter().map(|(key, asked)| slot(asker, key, asked, reader)).collect();
+    let mut cores: Vec<CoreId> = Vec::new();
+    for (_, core) in slots.iter().filter_map(|slot| slot.place.ok()) {
+        if !cores.contains(&core) {
+            cores.push(core);
+        }
+    }
+    FetchGather {
+        scope,
+        uses_topic_ids: head.uses_topic_ids,
+        reader,
+        min_bytes: u64::from((min_bytes.max(0) as u32).min(max_bytes)),
+        max_bytes,
+        size_is_negative: asked_bytes < 0,
+        urgent: slots.iter().any(|slot| slot.place.is_err()),
+        slots,
+        cores,
+        phase: Phase::Looking,
+        next: 0,
+        found: 0,
+        ready: 0,
+        readable: 0,
+        filled: Vec::new(),
+    }
+}
+
+fn slot(asker: Asker<'_>, key: PartitionKey, asked: Asked, reader: Reader) -> Slot {
+    let (topic, by_id) = match &key.topic {
+        TopicKey::Name(name) => (asker.view.topic(name), false),
+        TopicKey::Id(id) => (asker.view.topic_by_id(*id), true),
+    };
+    let replicas = topic.and_then(|topic| topic.partition(key.index)).map(|partition| &partition.replicas);
+    let stranger = matches!((reader, replicas), (Reader::Follower(node), Some(replicas)) if !replicas.contains(&node));
+    let place = match asker.place(topic.map(|topic| &**topic), key.index.0, by_id) {
+        // A follower that the partition does not have.
+        Place::Core(..) if stranger => Err(ErrorCode::NotLeaderOrFollower),
+        Place::Core(partition, core) => Ok((partition, core)),
+        Place::Refused(error) => Err(error),
+    };
+    Slot { key, asked, place, answer: None, readable: 0 }
+}
+
+impl FetchGather {
+    pub(crate) fn items(&self) -> usize {
+        self.slots.len()
     }
 
-    fn slot(&self, key: PartitionKey, asked: Asked, reader: Reader) -> Slot {
-        let (topic, by_id) = match &key.topic {
-            TopicKey::Name(name) => (self.view.topic(name), false),
-            TopicKey::Id(id) => (self.view.topic_by_id(*id), true),
+    /// The cores on which something may wait for it.
+    pub(crate) fn cores(&self) -> &[CoreId] {
+        &self.cores
+    }
+
+    /// The next run of the look at hand, in the order of the request: one command per core.
+    fn next_commands(&mut self, gather: GatherId) -> Vec<(CoreId, Command)> {
+        loop {
+            let from = self.next;
+            let run = &self.slots[from..self.slots.len().min(from + ENTRIES_A_COMMAND)];
+            if run.is_empty() {
+                return Vec::new();
+            }
+            self.next += run.len();
+            let entry = |(i, slot): (usize, &Slot)| {
+                let (partition, core) = slot.place.ok()?;
+                let entry = FetchEntry {
+                    index: EntryIndex((from + i) as u32),
+                    partition,
+                    current_epoch: slot.asked.current_epoch,
+                    last_fetched_epoch: slot.asked.last_fetched_epoch,
+                    offset: slot.asked.offset,
+                    log_start: slot.asked.log_start,
+                    bytes_max: slot.asked.bytes_max.filter(|_| !self.size_is_negative),
+                };
+                Some((core, entry))
+            };
+            let runs = by_core(run.iter().enumerate().filter_map(entry), run.len());
+            if runs.is_empty() {
+                continue;
+            }
+            let found = u32::try_from(self.found).unwrap_or(u32::MAX);
+            let fetch = |entries| Fetch {
+                gather,
+                reader: self.reader,
+                bytes_max: self.max_bytes.saturating_sub(found),
+                ready_max: RESPONSE_WINDOW.saturating_sub(self.ready) as u32,
+                wait: self.phase == Phase::Looking && !self.is_enough(),
+                bytes_min: self.min_bytes as u32,
+                goes_on: from > 0,
+                has_bytes: found > 0,
+                entries,
+            };
+            return runs.into_iter().map(|(core, entries)| (core, Command::Fetch(fetch(entries)))).collect();
+        }
+    }
+
+    fn take(&mut self, fetched: Fetched) {
+        let slot = &mut self.slots[fetched.index.0 as usize];
+        let (bytes, ready) = match &fetched.result {
+            Ok(records) => {
+                self.urgent |= records.diverging.is_some();
+                (records.bytes, records.ready.iter().map(|parcel| parcel.len()).sum())
+            }
+            Err(_) => {
+                self.urgent = true;
+                (0, 0)
+            }
         };
-        let replicas = topic.and_then(|topic| topic.partition(key.index)).map(|partition| &partition.replicas);
-        let stranger =
-            matches!((reader, replicas), (Reader::Follower(node), Some(replicas)) if !replicas.contains(&node));
-        let place = match self.place(topic.map(|topic| &**topic), key.index.0, by_id) {
-            // A follower that the partition does not have.
-            Place::Core(..) if stranger => Err(ErrorCode::NotLeaderOrFollower),
-            Place::Core(partition, core) => Ok((partition, core)),
-            Place::Refused(error) => Err(error),
+        if bytes > 0 {
+            self.filled.push(fetched.index.0);
+        }
+        self.found += u64::from(bytes);
+        self.ready += ready;
+        self.readable = self.readable - slot.readable + u64::from(bytes);
+        slot.readable = u64::from(bytes);
+        slot.answer = Some(fetched.result);
+    }
+
+    fn is_enough(&self) -> bool {
+        self.readable >= self.min_bytes || self.urgent
+    }
+
+    /// What was found is let go of, and everything is to be looked at once more.
+    fn begin_anew(&mut self, phase: Phase) {
+        for slot in self.filled.drain(..) {
+            self.slots[slot as usize].answer = None;
+        }
+        (self.phase, self.next, self.found, self.ready) = (phase, 0, 0, 0);
+    }
+}
+
+impl Sessions {
+    /// A request was read: its session says what else it asks for.
+    pub(crate) fn resolve_fetch<S: Streams>(&mut self, turn: &mut Turn<'_, S>, id: GatherId, asked: FetchAsked) {
+        let Some(gather) = self.gathers.get(Self::token(id)) else { return };
+        let (listener, version, correlation_id) = (gather.listener, gather.version, gather.correlation_id);
+        if !asked.is_sound {
+            let keys = asked.asked.into_iter().map(|(key, _)| key);
+            let answer = refused(version, keys, ErrorCode::UnknownServerError);
+            return self.on_made(turn, id, Made::plain(encode::fetch(version, correlation_id, answer).bytes));
+        }
+        let standing = self.fetch_sessions.begin(turn.now.monotonic, &asked.head);
+        for ended in self.fetch_sessions.take_ended() {
+            self.forget_session(id, ended);
+        }
+        let (scope, in_session) = match standing {
+            Ok(Standing::Alone) => (FetchScope::Sessionless, 0),
+            Ok(Standing::Wants) => (FetchScope::Full { privileged: asked.head.privileged }, 0),
+            Ok(Standing::Has { partitions }) => (FetchScope::Incremental { id: asked.head.id }, partitions),
+            Err(error) => {
+                let answer = FetchAnswer { error_code: session_error(error).code(), ..FetchAnswer::default() };
+                return self.on_made(turn, id, Made::plain(encode::fetch(version, correlation_id, answer).bytes));
+            }
         };
-        Slot { key, asked, place, answer: None, readable: 0 }
+        let max_bytes = self.settings.typed().fetch_max_bytes.min(asked.max_bytes).max(0) as u32;
+        if asked.asked.len() + in_session > ITEMS_ON_THE_LOOP_MAX {
+            let session = match scope {
+                FetchScope::Incremental { id } => self.fetch_sessions.lend(id),
+                FetchScope::Sessionless | FetchScope::Full { .. } => None,
+            };
+            return self.resolve_off_loop(id, Box::new(asked), scope, session, max_bytes);
+        }
+        let max_wait_ms = asked.max_wait_ms;
+        let asker = Asker {
+            view: &self.view,
+            node: self.facts.node,
+            cluster_id: &self.facts.cluster_id,
+            listener_name: &self.facts.listeners[usize::from(listener.0)],
+        };
+        let session = match scope {
+            FetchScope::Incremental { id } => self.fetch_sessions.get_mut(id),
+            FetchScope::Sessionless | FetchScope::Full { .. } => None,
+        };
+        let work = resolve(asker, asked, scope, session, max_bytes);
+        self.fetch_sessions.end_if_empty(scope);
+        self.look(turn, id, work, max_wait_ms);
     }
 
     /// The first look at every partition.
-    fn look<S: Streams>(
+    pub(crate) fn look<S: Streams>(
         &mut self,
         turn: &mut Turn<'_, S>,
-        stream: StreamId,
-        reply: ReplyNumber,
-        request: &Request,
-        work: FetchGather,
+        id: GatherId,
+        mut work: FetchGather,
         max_wait_ms: i32,
     ) {
-        let now = turn.now.monotonic;
-        let wait = max_wait_ms > 0 && work.min_bytes > 0 && !work.slots.iter().any(Slot::is_urgent);
-        let gather = self.open_gather(Gather::new(stream, reply, request, now, GatherWork::Fetch(work)));
-        let token = Self::token(gather);
-        let slot = self.gathers.get_mut(token).expect("just opened");
-        let GatherWork::Fetch(work) = &mut slot.work else { unreachable!("just opened") };
-        if !wait {
+        let token = Self::token(id);
+        let Some(gather) = self.gathers.get_mut(token) else { return };
+        let wait = max_wait_ms > 0 && work.min_bytes > 0 && !work.urgent;
+        if wait {
+            let deadline = turn.now.monotonic + Duration::from_millis(max_wait_ms as u64);
+            gather.timer = Some(self.wheel.insert(deadline, Timer::Gather(token)));
+        } else {
             work.phase = Phase::Last;
         }
-        let commands = work.commands(gather, wait);
-        work.outstanding = commands.len();
-        if commands.is_empty() {
-            // Nothing to wait for here: an empty fetch is answered when its time is up, as Kafka does.
-            if !wait {
-                return self.finish_fetch(turn, gather);
-            }
+        // Nothing to wait for here: an empty fetch is answered when its time is up, as Kafka does.
+        let is_empty = work.cores.is_empty();
+        if wait && is_empty {
             work.phase = Phase::Waiting;
         }
-        if wait {
-            let deadline = now + Duration::from_millis(max_wait_ms as u64);
-            slot.timer = Some(self.wheel.insert(deadline, Timer::Gather(token)));
+        gather.work = GatherWork::Fetch(work);
+        if !(wait && is_empty) {
+            self.look_on(turn, id);
         }
-        self.out.commands.extend(commands);
+    }
+
+    /// Goes on with the look at hand, or ends it.
+    fn look_on<S: Streams>(&mut self, turn: &mut Turn<'_, S>, id: GatherId) {
+        let Some(gather) = self.gathers.get_mut(Self::token(id)) else { return };
+        let GatherWork::Fetch(work) = &mut gather.work else { panic!("its caller looked") };
+        let commands = work.next_commands(id);
+        gather.outstanding = commands.len();
+        if !commands.is_empty() {
+            return self.out.commands.extend(commands);
+        }
+        match work.phase {
+            Phase::Last => self.finish(turn, id),
+            Phase::Looking if work.is_enough() => {
+                // What was found is answered as it is; the waiters that were registered leave their lists.
+                self.cancel_waiters(id);
+                self.finish(turn, id);
+            }
+            Phase::Looking => work.begin_anew(Phase::Waiting),
+            Phase::Waiting => panic!("no command is out while a fetch waits"),
+        }
     }
 
     pub(crate) fn on_fetched<S: Streams>(&mut self, turn: &mut Turn<'_, S>, id: GatherId, entries: Vec<Fetched>) {
         let Some(gather) = self.gathers.get_mut(Self::token(id)) else { return };
         let GatherWork::Fetch(work) = &mut gather.work else { panic!("outcomes answer their commands") };
-        for entry in entries {
-            let slot = &mut work.slots[entry.index.0 as usize];
-            slot.readable = entry.result.as_ref().map_or(0, |records| u64::from(records.bytes));
-            slot.answer = Some(entry.result);
-        }
-        work.outstanding -= 1;
-        if work.outstanding > 0 {
-            return;
-        }
-        match work.phase {
-            Phase::Last => self.finish_fetch(turn, id),
-            Phase::Looking if work.is_enough() => {
-                // What was found is answered as it is; the waiters that were registered leave their lists.
-                self.cancel_waiters(id);
-                self.finish_fetch(turn, id);
-            }
-            Phase::Looking => {
-                for slot in &mut work.slots {
-                    slot.answer = None;
-                }
-                work.phase = Phase::Waiting;
-            }
-            Phase::Waiting => panic!("no command is out while a fetch waits"),
+        entries.into_iter().for_each(|entry| work.take(entry));
+        gather.outstanding -= 1;
+        if gather.outstanding == 0 {
+            self.look_on(turn, id);
         }
     }
 
     pub(crate) fn on_fetch_news<S: Streams>(&mut self, turn: &mut Turn<'_, S>, id: GatherId, entries: Vec<FetchNews>) {
         let Some(gather) = self.gathers.get_mut(Self::token(id)) else { return };
-        let GatherWork::Fetch(work) = &mut gather.work else { panic!("outcomes answer their commands") };
-        let mut urgent = false;
+        // News of a fetch whose answer is being made come too late.
+        let GatherWork::Fetch(work) = &mut gather.work else { return };
         for news in entries {
-            work.slots[news.index.0 as usize].readable = u64::from(news.readable);
-            urgent |= news.urgent;
+            let slot = &mut work.slots[news.index.0 as usize];
+            work.readable = work.readable - slot.readable + u64::from(news.readable);
+            slot.readable = u64::from(news.readable);
+            work.urgent |= news.urgent;
         }
-        if work.phase == Phase::Waiting && (urgent || work.is_enough()) {
+        if work.phase == Phase::Waiting && work.is_enough() {
             self.look_again(turn, id);
         }
     }
@@ -283,7 +405,7 @@ impl Sessions {
     fn cancel_waiters(&mut self, id: GatherId) {
         let Some(gather) = self.gathers.get(Self::token(id)) else { return };
         let GatherWork::Fetch(work) = &gather.work else { return };
-        self.out.commands.extend(work.cores().into_iter().map(|core| (core, Command::Cancel(id))));
+        self.out.commands.extend(work.cores.iter().map(|core| (*core, Command::Cancel(id))));
     }
 
     /// The waiting is over: everything is read afresh, in the order of the request.
@@ -291,218 +413,45 @@ impl Sessions {
         self.cancel_waiters(id);
         let gather = self.gathers.get_mut(Self::token(id)).expect("its caller looked");
         let GatherWork::Fetch(work) = &mut gather.work else { unreachable!("its caller looked") };
-        work.phase = Phase::Last;
-        let commands = work.commands(id, false);
-        work.outstanding = commands.len();
-        if commands.is_empty() {
-            return self.finish_fetch(turn, id);
-        }
-        self.out.commands.extend(commands);
+        work.begin_anew(Phase::Last);
+        self.look_on(turn, id);
     }
 
-    fn finish_fetch<S: Streams>(&mut self, turn: &mut Turn<'_, S>, id: GatherId) {
-        let gather = self.gathers.remove(Self::token(id)).expect("finished once");
-        if let Some(timer) = gather.timer {
-            self.wheel.cancel(timer);
-        }
-        let GatherWork::Fetch(work) = &gather.work else { panic!("outcomes answer their commands") };
-        let refused = |slot: &Slot| slot.place.is_err() || matches!(slot.answer, Some(Err(_)));
-        let failed = work.slots.iter().any(refused);
-        self.note_answered(turn.now, &gather, failed);
-        let Some(listener) = self.connections.get(&gather.stream).map(|connection| connection.listener) else { return };
-        let GatherWork::Fetch(work) = gather.work else { panic!("just looked") };
-        let pieces = self.fetch_answer(turn, listener, gather.version, gather.correlation_id, work);
-        self.reply(turn, gather.stream, gather.reply, pieces);
-        self.advance(turn, gather.stream);
-    }
-
-    fn fetch_answer<S: Streams>(
-        &mut self,
-        turn: &mut Turn<'_, S>,
-        listener: ListenerId,
-        version: i16,
-        correlation_id: i32,
-        work: FetchGather,
-    ) -> VecDeque<Piece> {
-        let committed = work.reader == Reader::Consumer(Isolation::ReadCommitted);
-        let mut left = work.max_bytes;
-        let mut first = true;
-        let mut answers: Vec<(PartitionKey, Asked, PartitionAnswer)> = Vec::with_capacity(work.slots.len());
-        // What nobody knows stands last, as Kafka has it; other refusals stand where they were asked for.
-        let unknown =
-            |error: ErrorCode| matches!(error, ErrorCode::UnknownTopicOrPartition | ErrorCode::UnknownTopicId);
-        let (asked, refused): (Vec<Slot>, Vec<Slot>) =
-            work.slots.into_iter().partition(|slot| !slot.place.is_err_and(unknown));
-        for slot in asked.into_iter().chain(refused) {
-            let index = slot.key.index.0;
-            let refused = slot.place.err();
-            let mut answer = match (refused, slot.answer) {
-                (Some(error), _) if unknown(error) => PartitionAnswer::error(index, error.code()),
-                (Some(error), _) => PartitionAnswer::refusal(index, error.code()),
-                (None, Some(Err(error))) => PartitionAnswer::refusal(index, errors::of_fetch(error).code()),
-                (None, Some(Ok(records))) => {
-                    let room = Room { left, first };
-                    let answer = partition_answer(turn, index, records, committed, room);
-                    left = left.saturating_sub(answer.bytes as u32);
-                    first &= answer.bytes == 0;
-                    self.out.fetched += answer.bytes as u64;
-                    answer
-                }
-                (None, None) => PartitionAnswer::error(index, ErrorCode::UnknownServerError.code()),
-            };
-            if version >= LEADER_TOLD_SINCE {
-                self.tell_leader(&slot.key, &mut answer);
-            }
-            answers.push((slot.key, slot.asked, answer));
-        }
-        let endpoints =
-            if version >= LEADER_TOLD_SINCE { self.leader_endpoints(listener, &answers) } else { Vec::new() };
-        let session_id = self.settle_session(turn, &work.scope, work.uses_topic_ids, &mut answers);
-        let mut topics: Vec<(TopicKey, Vec<PartitionAnswer>)> = Vec::new();
-        for (key, _, answer) in answers {
-            match topics.last_mut() {
-                Some((topic, partitions)) if *topic == key.topic => partitions.push(answer),
-                _ => topics.push((key.topic, vec![answer])),
-            }
-        }
-        encode::fetch(version, correlation_id, FetchAnswer { error_code: 0, session_id, topics, endpoints })
-    }
-
-    /// Makes or updates the session, and takes out of an incremental answer what did not change.
-    fn settle_session<S: Streams>(
-        &mut self,
-        turn: &mut Turn<'_, S>,
-        scope: &FetchScope,
-        uses_topic_ids: bool,
-        answers: &mut Vec<(PartitionKey, Asked, PartitionAnswer)>,
-    ) -> i32 {
-        match scope {
-            FetchScope::Sessionless => NO_SESSION,
+    /// The answer is put together here, or by a helper where it is long; its session learns what was told.
+    pub(crate) fn finish_fetch<S: Streams>(&mut self, turn: &mut Turn<'_, S>, id: GatherId, work: Box<FetchGather>) {
+        let Some(gather) = self.gathers.get(Self::token(id)) else { return };
+        let (listener, version, correlation_id) = (gather.listener, gather.version, gather.correlation_id);
+        let is_long = work.items() > ITEMS_ON_THE_LOOP_MAX;
+        let told = match work.scope {
+            FetchScope::Sessionless => Told::Nobody,
             FetchScope::Full { privileged } => {
-                let partitions = answers.iter().map(|(key, asked, answer)| {
-                    let told =
-                        Told { high_watermark: answer.data.high_watermark, log_start: answer.data.log_start_offset };
-                    (key.clone(), asked.clone(), (answer.data.error_code == 0).then_some(told))
-                });
-                let new = NewSession { privileged: *privileged, uses_topic_ids, partitions: partitions.collect() };
-                self.fetch_sessions.create(turn.now.monotonic, turn.random, new)
+                let session = self.fetch_sessions.reserve(turn.now.monotonic, turn.random, privileged, work.items());
+                for ended in self.fetch_sessions.take_ended() {
+                    self.forget_session(id, ended);
+                }
+                Told::New { id: session, privileged, now: turn.now.monotonic }
             }
-            FetchScope::Incremental { id } => {
-                answers.retain(|(key, _, answer)| {
-                    let facts = fetch_session::PartitionAnswer {
-                        has_records: answer.bytes > 0,
-                        has_error: answer.data.error_code != 0,
-                        always: answer.data.diverging_epoch.epoch >= 0,
-                        high_watermark: answer.data.high_watermark,
-                        log_start: answer.data.log_start_offset,
-                    };
-                    self.fetch_sessions.tell(*id, key, facts)
-                });
-                *id
-            }
-        }
-    }
-
-    fn tell_leader(&self, key: &PartitionKey, answer: &mut PartitionAnswer) {
-        let moved = [ErrorCode::NotLeaderOrFollower.code(), ErrorCode::FencedLeaderEpoch.code()];
-        if !moved.contains(&answer.data.error_code) {
-            return;
-        }
-        let topic = match &key.topic {
-            TopicKey::Name(name) => self.view.topic(name),
-            TopicKey::Id(id) => self.view.topic_by_id(*id),
+            FetchScope::Incremental { id } if is_long => Told::Known { id, session: self.fetch_sessions.lend(id) },
+            FetchScope::Incremental { id } => Told::Known { id, session: None },
         };
-        let Some(partition) = topic.and_then(|topic| topic.partition(key.index)) else { return };
-        answer.data.current_leader = LeaderIdAndEpoch {
-            leader_id: partition.leader.map_or(-1, |leader| leader.0),
-            leader_epoch: partition.leader_epoch.0,
-            ..Default::default()
+        if is_long {
+            return self.answer_fetch_off_loop(id, work, told);
+        }
+        let asker = Asker {
+            view: &self.view,
+            node: self.facts.node,
+            cluster_id: &self.facts.cluster_id,
+            listener_name: &self.facts.listeners[usize::from(listener.0)],
         };
+        let telling = match told {
+            Told::Nobody => Telling::Nobody,
+            Told::New { id, privileged, now } => Telling::New { id, privileged, now },
+            Told::Known { id, .. } => Telling::Known { id, session: self.fetch_sessions.get_mut(id) },
+        };
+        let mut made = crate::fetch_answer::make(asker, version, correlation_id, *work, telling);
+        let session = made.take_session();
+        self.on_made(turn, id, Made::Fetched { made, session });
     }
-
-    fn leader_endpoints(
-        &self,
-        listener: ListenerId,
-        answers: &[(PartitionKey, Asked, PartitionAnswer)],
-    ) -> Vec<NodeEndpoint> {
-        let asker = self.asker(listener);
-        let mut endpoints: Vec<NodeEndpoint> = Vec::new();
-        for (_, _, answer) in answers {
-            let leader = answer.data.current_leader.leader_id;
-            if leader < 0 || endpoints.iter().any(|known| known.node_id == leader) {
-                continue;
-            }
-            if let Some(endpoint) = asker.endpoint(NodeId(leader)) {
-                endpoints.push(NodeEndpoint {
-                    node_id: endpoint.node.0,
-                    host: endpoint.host,
-                    port: endpoint.port,
-                    rack: endpoint.rack,
-                    ..Default::default()
-                });
-            }
-        }
-        endpoints
-    }
-}
-
-/// What the response may still take.
-#[derive(Clone, Copy)]
-struct Room {
-    left: u32,
-    /// Nothing was given yet: the first batch goes out whole, however small the limits.
-    first: bool,
-}
-
-fn partition_answer<S: Streams>(
-    turn: &mut Turn<'_, S>,
-    index: i32,
-    records: FetchedRecords,
-    committed: bool,
-    room: Room,
-) -> PartitionAnswer {
-    let mut answer = PartitionAnswer::error(index, 0);
-    answer.data.high_watermark = records.high_watermark.0;
-    answer.data.last_stable_offset = records.last_stable_offset.0;
-    answer.data.log_start_offset = records.log_start.0;
-    answer.data.aborted_transactions = committed.then(|| {
-        let aborted = records.aborted.iter().map(|(producer, first)| AbortedTransaction {
-            producer_id: producer.0,
-            first_offset: first.0,
-            ..Default::default()
-        });
-        aborted.collect()
-    });
-    if let Some((epoch, end)) = records.diverging {
-        answer.data.diverging_epoch = EpochEndOffset { epoch: epoch.0, end_offset: end.0, ..Default::default() };
-    }
-    let mut take = records.bytes.min(room.left);
-    if take < records.first_batch {
-        take = if room.first { records.first_batch } else { 0 };
-    }
-    answer.bytes = take as usize;
-    let mut left = take as usize;
-    let mut again = records.again;
-    for parcel in records.ready {
-        let bytes = turn.arena.open(parcel);
-        let description = again.expect("what is ready is described");
-        again = Some(description.after(bytes.len() as u32));
-        if left > 0 {
-            let count = bytes.len().min(left);
-            left -= count;
-            answer.records.push_back(Piece::Held(bytes.slice(0..count), description.first(count as u32)));
-        }
-    }
-    for mut stretch in records.rest {
-        if left == 0 {
-            break;
-        }
-        stretch.length = stretch.length.min(left as u32);
-        left -= stretch.length as usize;
-        answer.records.push_back(Piece::Stored(stretch));
-    }
-    assert_eq!(left, 0, "an outcome has as many bytes as it says");
-    answer
 }
 
 fn asked_list(view: &FetchRequestView<'_>, by_id: bool) -> AskedList {
@@ -541,17 +490,16 @@ fn topic_key(name: &str, id: base::Uuid, by_id: bool) -> TopicKey {
 }
 
 /// A whole fetch is refused: at the top from version 7 on, and, while topics have names, at every partition.
-fn refused(request: &Request, asked: impl Iterator<Item = PartitionKey>, error: ErrorCode) -> VecDeque<Piece> {
+fn refused(version: i16, asked: impl Iterator<Item = PartitionKey>, error: ErrorCode) -> FetchAnswer {
     let mut topics: Vec<(TopicKey, Vec<PartitionAnswer>)> = Vec::new();
-    for key in asked.filter(|_| request.version < TOPIC_IDS_SINCE) {
+    for key in asked.filter(|_| version < TOPIC_IDS_SINCE) {
         let answer = PartitionAnswer::error(key.index.0, error.code());
         match topics.last_mut() {
             Some((topic, answers)) if *topic == key.topic => answers.push(answer),
             _ => topics.push((key.topic, vec![answer])),
         }
     }
-    let answer = FetchAnswer { error_code: error.code(), topics, ..FetchAnswer::default() };
-    encode::fetch(request.version, request.correlation_id, answer)
+    FetchAnswer { error_code: error.code(), topics, ..FetchAnswer::default() }
 }
 
 fn session_error(error: SessionError) -> ErrorCode {

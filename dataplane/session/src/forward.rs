@@ -5,12 +5,13 @@
 use crate::connection::{EndReason, Request};
 use crate::limits::{PARKED_BYTES_MAX, PARKED_TIME_MAX};
 use crate::replies::{Piece, ReplyNumber};
+use crate::route::{Route, route};
 use crate::sessions::{Answered, Sessions, Timer, Turn};
 use base::{CoreId, Monotonic, TimerToken};
 use bytes::Bytes;
-use link::{FORWARDED_REQUEST_BYTES_MAX, Forward, Up};
+use link::{FORWARD_CREDIT_BYTES, FORWARD_OVERHEAD_BYTES, FORWARDED_REQUEST_BYTES_MAX, Forward, Up};
 use net::{StreamId, Streams};
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use wire::ApiKey;
 
 #[derive(Debug)]
@@ -40,6 +41,16 @@ pub struct Forwards {
     waiting: BTreeMap<u64, Sent>,
     parked: BTreeMap<u64, Parked>,
     parked_bytes: usize,
+    /// What each request under way takes of the credit, until its answer is here, whoever still waits for it.
+    charges: HashMap<u64, usize>,
+    charged: usize,
+    credit: usize,
+    /// Connections whose next request waits for credit, first come first served.
+    wanting: VecDeque<StreamId>,
+    /// The first of them is being called on.
+    is_spending: bool,
+    /// Requests that had to wait for it.
+    waited: u64,
 }
 
 /// The core that a forwarded request came from.
@@ -48,14 +59,48 @@ pub fn core_of_forward(id: u64) -> CoreId {
 }
 
 impl Forwards {
-    pub fn new(core: CoreId) -> Forwards {
+    /// One core's end; the node's credit is shared out, and is enough for the largest request.
+    pub fn new(core: CoreId, cores: u16) -> Forwards {
+        let share = FORWARD_CREDIT_BYTES / usize::from(cores);
         Forwards {
             next: u64::from(core.0) << 48,
             link_up: false,
             waiting: BTreeMap::new(),
             parked: BTreeMap::new(),
             parked_bytes: 0,
+            charges: HashMap::new(),
+            charged: 0,
+            credit: share.max(FORWARDED_REQUEST_BYTES_MAX + FORWARD_OVERHEAD_BYTES),
+            wanting: VecDeque::new(),
+            is_spending: false,
+            waited: 0,
         }
+    }
+
+    /// Whether a request of this size may begin: always where none is under way.
+    fn has_credit(&self, bytes: usize) -> bool {
+        !self.link_up || self.charged == 0 || self.charged + bytes + FORWARD_OVERHEAD_BYTES <= self.credit
+    }
+
+    /// The connection's next request waits for credit.
+    pub fn wants_credit(&self, stream: StreamId) -> bool {
+        self.wanting.contains(&stream)
+    }
+
+    fn charge(&mut self, id: u64, bytes: usize) {
+        let charge = bytes + FORWARD_OVERHEAD_BYTES;
+        self.charged += charge;
+        self.charges.insert(id, charge);
+    }
+
+    /// The request's answer is here.
+    fn discharge(&mut self, id: u64) {
+        self.charged -= self.charges.remove(&id).unwrap_or(0);
+    }
+
+    /// Bytes under way, and requests that had to wait for credit so far.
+    pub fn credit_facts(&self) -> (usize, u64) {
+        (self.charged, self.waited)
     }
 
     /// Forgets what a closed connection waited for; true where the control plane may know the connection.
@@ -72,6 +117,44 @@ impl Forwards {
 }
 
 impl Sessions {
+    /// Whether the request may begin as far as the link's credit goes; else its connection is called on when it may.
+    pub(crate) fn admit_forward(&mut self, stream: StreamId, request: &Request) -> bool {
+        let goes_up = request.api == ApiKey::FindCoordinator || route(request.api) == Some(Route::ControlPlane);
+        let comes_next = self.forwards.is_spending || self.forwards.wanting.is_empty();
+        if !goes_up || comes_next && self.forwards.has_credit(request.frame.len()) {
+            return true;
+        }
+        if !self.forwards.wanting.contains(&stream) {
+            self.forwards.wanting.push_back(stream);
+            self.forwards.waited += 1;
+        }
+        false
+    }
+
+    /// Credit came back: requests that waited for it begin.
+    fn spend_credit<S: Streams>(&mut self, turn: &mut Turn<'_, S>) {
+        while let Some(id) = self.forwards.parked.keys().next().copied()
+            && self.forwards.link_up
+            && self.forwards.has_credit(self.forwards.parked[&id].message.body.len())
+        {
+            let Parked { message, timer } = self.forwards.parked.remove(&id).expect("just looked");
+            self.wheel.cancel(timer);
+            self.forwards.parked_bytes -= message.body.len();
+            self.forwards.charge(id, message.body.len());
+            self.out.up.push(Up::Forward(message));
+        }
+        for _ in 0..self.forwards.wanting.len() {
+            let Some(stream) = self.forwards.wanting.pop_front() else { return };
+            self.forwards.is_spending = true;
+            self.advance(turn, stream);
+            self.forwards.is_spending = false;
+            if self.forwards.wanting.back() == Some(&stream) {
+                self.forwards.wanting.rotate_right(1);
+                return;
+            }
+        }
+    }
+
     pub(crate) fn forward<S: Streams>(
         &mut self,
         turn: &mut Turn<'_, S>,
@@ -112,8 +195,9 @@ impl Sessions {
             began: turn.now.monotonic,
             parts: Vec::new(),
         };
-        if self.forwards.link_up {
+        if self.forwards.link_up && self.forwards.has_credit(message.body.len()) {
             self.forwards.waiting.insert(id, sent);
+            self.forwards.charge(id, message.body.len());
             self.out.up.push(Up::Forward(message));
         } else if self.forwards.parked_bytes + message.body.len() > PARKED_BYTES_MAX {
             self.forwards.waiting.insert(id, sent);
@@ -126,22 +210,22 @@ impl Sessions {
         }
     }
 
-    pub fn on_link_up(&mut self) {
+    pub fn on_link_up<S: Streams>(&mut self, turn: &mut Turn<'_, S>) {
         self.forwards.link_up = true;
-        for (_, parked) in std::mem::take(&mut self.forwards.parked) {
-            self.wheel.cancel(parked.timer);
-            self.forwards.parked_bytes -= parked.message.body.len();
-            self.out.up.push(Up::Forward(parked.message));
-        }
+        self.spend_credit(turn);
     }
 
     /// What was sent may have taken effect or not: it is never sent again.
     pub fn on_link_down<S: Streams>(&mut self, turn: &mut Turn<'_, S>) {
         self.forwards.link_up = false;
-        let ids: Vec<u64> = self.forwards.waiting.keys().copied().collect();
+        self.forwards.charges.clear();
+        self.forwards.charged = 0;
+        let parked = &self.forwards.parked;
+        let ids: Vec<u64> = self.forwards.waiting.keys().filter(|id| !parked.contains_key(id)).copied().collect();
         for id in ids {
             self.refuse(turn, id);
         }
+        self.spend_credit(turn);
     }
 
     pub(crate) fn on_parked_deadline<S: Streams>(&mut self, turn: &mut Turn<'_, S>, id: u64) {
@@ -172,6 +256,8 @@ impl Sessions {
 
     /// The control plane's answer; `None` closes the connection.
     pub fn on_forward_answer<S: Streams>(&mut self, turn: &mut Turn<'_, S>, id: u64, response: Option<Bytes>) {
+        self.forwards.discharge(id);
+        self.spend_credit(turn);
         let Some(sent) = self.forwards.waiting.remove(&id) else { return };
         let took = turn.now.monotonic.since(sent.began);
         self.out.answered.push(Answered { api: sent.api, took, failed: false });

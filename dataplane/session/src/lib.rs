@@ -14,6 +14,7 @@ mod connection;
 mod encode;
 mod errors;
 mod fetch;
+mod fetch_answer;
 mod fetch_session;
 mod forward;
 mod gather;

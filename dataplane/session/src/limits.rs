@@ -35,6 +35,23 @@ pub const PRESSED_LOOK: Duration = Duration::from_millis(50);
 /// Produce requests of one connection under evaluation at once; beyond it the connection is not read on.
 pub const PIPELINED_PRODUCES_MAX: usize = 64;
 
+/// Partitions that one command asks a core for: what it does for one takes up to 5 us, and no item may hold a loop above
+/// 200 us.
+pub const ENTRIES_A_COMMAND: usize = 32;
+
+/// Commands of one Produce that are under way at once, so that a journal's commit has many of its batches.
+pub const PRODUCE_COMMANDS_MAX: usize = 16;
+
+/// Elements of arrays in a request, partitions in an answer, or topics to look through, that a loop reads, routes or
+/// encodes by itself. What has more goes to a helper.
+pub const ITEMS_ON_THE_LOOP_MAX: usize = 256;
+
+/// Topics of the view that an answer about all of them looks through on the loop.
+pub const TOPICS_ON_THE_LOOP_MAX: usize = 32;
+
+/// Partitions of topics that Metadata tells of by itself: of one it tells much.
+pub const DESCRIBED_ON_THE_LOOP_MAX: usize = 64;
+
 /// First piece of memory for a frame that arrived in part; it grows fourfold as bytes really come, so that a peer that
 /// announces much and sends little holds little.
 pub const PARTIAL_FRAME_BYTES_FIRST: usize = 16 << 10;

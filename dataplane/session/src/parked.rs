@@ -46,7 +46,7 @@ impl Sessions {
     pub(crate) fn mute<S: Streams>(&mut self, turn: &mut Turn<'_, S>, stream: StreamId) {
         let Some(connection) = self.connections.get_mut(&stream) else { return };
         set_paused(connection, turn.net, stream, true);
-        let bytes = connection.assembler.leave_arena();
+        let bytes = connection.assembler.leave_arena() + connection.held_outside;
         if let Some(longest) = self.parked.add(stream, bytes) {
             let reason = "it sent requests faster than it takes their answers, and memory for them is used up";
             self.end(turn, longest, EndReason::Refused(reason.into()));

@@ -121,6 +121,14 @@ impl Replies {
         ReplyNumber(self.first + self.queue.len() as u64 - 1)
     }
 
+    /// The newest request is to be the last until it is answered, though it is a Produce.
+    pub fn let_none_beside(&mut self, number: ReplyNumber) {
+        assert_eq!(number.0 + 1, self.first + self.queue.len() as u64, "it is the newest");
+        if let Some((_, is_produce)) = self.queue.back_mut() {
+            self.produces -= usize::from(std::mem::take(is_produce));
+        }
+    }
+
     /// Produce requests among those pending.
     pub fn produces(&self) -> usize {
         self.produces

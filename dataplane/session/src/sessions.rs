@@ -3,6 +3,7 @@
 
 use crate::api::Asker;
 use crate::assemble::{Assembled, Assembler};
+use crate::begin::NotBegun;
 use crate::connection::{Connection, EndReason, Request};
 use crate::fetch_session::FetchSessions;
 use crate::forward::Forwards;
@@ -136,7 +137,7 @@ impl Sessions {
             fetch_sessions: FetchSessions::new(core, slots.max(1)),
             producer_ids: ProducerIds::default(),
             wheel: Wheel::new(now.monotonic),
-            forwards: Forwards::new(core),
+            forwards: Forwards::new(core, cores),
             starved: VecDeque::new(),
             gate: Gate::Open,
             touched: Vec::new(),
@@ -181,6 +182,11 @@ impl Sessions {
         (sessions, partitions, self.fetch_sessions.evictions, self.fetch_sessions.refusals)
     }
 
+    /// Bytes of forwarded requests under way, and requests that had to wait for credit so far.
+    pub fn forward_facts(&self) -> (usize, u64) {
+        self.forwards.credit_facts()
+    }
+
     pub fn connections(&self) -> usize {
         self.connections.len()
     }
@@ -205,6 +211,7 @@ impl Sessions {
             assembler: Assembler::new(frame_max, self.receive_share),
             replies: Replies::default(),
             held: None,
+            held_outside: 0,
             paused: false,
             peer_finished: false,
             ending: false,
@@ -303,9 +310,9 @@ impl Sessions {
                 return self.mute(turn, stream);
             }
             if let Some(request) = connection.held.take() {
-                if !self.gate.admits(request.api) || !connection.may_begin(request.api) {
-                    connection.held = Some(request);
-                    return;
+                connection.held_outside = 0;
+                if !self.may_begin(stream, &request) {
+                    return self.hold(stream, request);
                 }
                 self.begin(turn, stream, request);
                 continue;
@@ -338,18 +345,31 @@ impl Sessions {
             };
             connection.frame_since = None;
             match self.parse(stream, frame) {
+                Ok(request) if self.may_begin(stream, &request) => self.begin(turn, stream, request),
                 Ok(request) => {
-                    let connection = self.connections.get_mut(&stream).expect("just looked");
-                    if self.gate.admits(request.api) && connection.may_begin(request.api) {
-                        self.begin(turn, stream, request);
-                    } else {
-                        connection.held = Some(request);
-                        return self.mute(turn, stream);
-                    }
+                    self.hold(stream, request);
+                    return self.mute(turn, stream);
                 }
                 Err(reason) => return self.end(turn, stream, reason),
             }
         }
+    }
+
+    /// The gate, the requests before it, and the link's credit let the request begin.
+    fn may_begin(&mut self, stream: StreamId, request: &Request) -> bool {
+        let connection = &self.connections[&stream];
+        self.gate.admits(request.api) && connection.may_begin(request.api) && self.admit_forward(stream, request)
+    }
+
+    /// What waits for the control plane waits outside the receive memory, which is everybody's.
+    fn hold(&mut self, stream: StreamId, mut request: Request) {
+        let wants_credit = self.forwards.wants_credit(stream);
+        let connection = self.connections.get_mut(&stream).expect("requests come from connections");
+        if wants_credit {
+            connection.held_outside = request.frame.len();
+            request.frame = BufferRef::from_vec(request.frame.to_vec());
+        }
+        connection.held = Some(request);
     }
 
     /// Between frames: read on, or close where the peer has finished and is owed nothing.
@@ -405,14 +425,13 @@ impl Sessions {
         let began = match route::route(request.api) {
             Some(Route::View) => self.begin_view(turn, stream, reply, &request),
             Some(Route::Partitions) => self.begin_partitions(turn, stream, reply, &request),
-            Some(Route::ControlPlane) => {
-                self.forward(turn, stream, reply, request);
-                Ok(())
-            }
+            Some(Route::ControlPlane) => return self.forward(turn, stream, reply, request),
             None => unreachable!("requests that are not served were refused"),
         };
-        if let Err(reason) = began {
-            self.end(turn, stream, reason);
+        match began {
+            Ok(()) => {}
+            Err(NotBegun::Long) => self.begin_off_loop(turn, stream, reply, request),
+            Err(NotBegun::Ends(reason)) => self.end(turn, stream, reason),
         }
     }
 
@@ -451,9 +470,10 @@ impl Sessions {
         if let Some(timer) = gather.timer {
             self.wheel.cancel(timer);
         }
-        if let GatherWork::Fetch(fetch) = gather.work {
-            self.out.commands.extend(fetch.cores().into_iter().map(|core| (core, Command::Cancel(id))));
+        if let GatherWork::Fetch(fetch) = &gather.work {
+            self.out.commands.extend(fetch.cores().iter().map(|core| (*core, Command::Cancel(id))));
         }
+        self.let_go(id, gather);
     }
 
     pub fn on_outcome<S: Streams>(&mut self, turn: &mut Turn<'_, S>, outcome: Outcome) {

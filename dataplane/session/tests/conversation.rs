@@ -261,11 +261,11 @@ fn requests_wait_for_a_control_plane_that_is_away_and_are_never_sent_twice() {
     peer.write(&frame(4, 1, &heartbeat));
     world.settle();
     assert!(world.up.is_empty(), "parked");
-    world.with(|sessions, _| sessions.on_link_up());
+    world.with(|sessions, turn| sessions.on_link_up(turn));
     let Some(Up::Forward(forward)) = world.up.pop() else { panic!("sent once the link is up") };
     assert_eq!((forward.api_key, forward.api_version, forward.correlation_id), (12, 4, 1));
     world.with(|sessions, turn| sessions.on_link_down(turn));
-    world.with(|sessions, _| sessions.on_link_up());
+    world.with(|sessions, turn| sessions.on_link_up(turn));
     assert!(world.up.is_empty(), "what was sent is not sent again");
     world.settle();
     let answers = answers(&peer.read(), &[(ApiKey::Heartbeat, 4)]);

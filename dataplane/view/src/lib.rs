@@ -10,8 +10,10 @@ mod builder;
 mod producer_ids;
 mod saved;
 mod snapshot;
+mod work;
 
 pub use builder::{ViewBuilder, ViewError};
 pub use producer_ids::ProducerIds;
 pub use saved::SavedViewError;
 pub use snapshot::{Topic, View};
+pub use work::{ViewDesk, ViewDone, ViewStep};

@@ -29,6 +29,8 @@ pub enum DecodeError {
         count: usize,
         remaining: usize,
     },
+    /// More elements than the reader wanted to read by itself (`Decoder::with_elements_max`).
+    TooManyForReader,
     StringTooLong(usize),
     VarintTooLong,
     /// A known tagged field in a version that does not have it.
@@ -52,6 +54,7 @@ impl fmt::Display for DecodeError {
             DecodeError::TooManyElements { count, remaining } => {
                 write!(f, "array of {count} elements with {remaining} bytes remaining")
             }
+            DecodeError::TooManyForReader => f.write_str("more elements than are read at once"),
             DecodeError::StringTooLong(length) => write!(f, "string of {length} bytes"),
             DecodeError::VarintTooLong => f.write_str("variable-length number is too long"),
             DecodeError::TagNotInVersion(tag) => write!(f, "tagged field {tag} does not exist in this version"),
@@ -83,6 +86,8 @@ pub struct Decoder<'a> {
     /// With it strings and bytes share the frame; without it they are copied.
     shared: Option<&'a Bytes>,
     allowance: usize,
+    /// Elements of arrays, and tagged fields, that may still come.
+    elements_left: usize,
 }
 
 impl Default for Decoder<'_> {
@@ -95,7 +100,13 @@ impl<'a> Decoder<'a> {
     /// Strings and bytes are copied out of `data`.
     pub fn new(data: &'a [u8]) -> Decoder<'a> {
         let allowance = data.len().saturating_mul(ALLOWANCE_FACTOR).saturating_add(ALLOWANCE_BASE);
-        Decoder { data, position: 0, shared: None, allowance }
+        Decoder { data, position: 0, shared: None, allowance, elements_left: usize::MAX }
+    }
+
+    /// Reads no more than so many elements of arrays and tagged fields, of all together: what has more is `TooManyForReader`, before
+    /// any time is spent on it.
+    pub fn with_elements_max(self, elements_left: usize) -> Decoder<'a> {
+        Decoder { elements_left, ..self }
     }
 
     /// Strings and bytes share `frame`, and keep all of it alive: see `KafkaString::detached`.
@@ -276,8 +287,13 @@ impl<'a> Decoder<'a> {
             Some(count) if count > self.remaining() || count > ARRAY_MAX => {
                 Err(DecodeError::TooManyElements { count, remaining: self.remaining() })
             }
-            count => Ok(count),
+            count => self.charge(count.unwrap_or(0)).map(|()| count),
         }
+    }
+
+    fn charge(&mut self, count: usize) -> Result<(), DecodeError> {
+        self.elements_left = self.elements_left.checked_sub(count).ok_or(DecodeError::TooManyForReader)?;
+        Ok(())
     }
 
     pub fn nullable_array<T: Wire>(&mut self, v: Ver) -> Result<Option<Vec<T>>, DecodeError> {
@@ -305,7 +321,7 @@ impl<'a> Decoder<'a> {
             count if count > TAGS_MAX => {
                 Err(DecodeError::TooManyElements { count: count as usize, remaining: self.remaining() })
             }
-            count => Ok(count),
+            count => self.charge(count as usize).map(|()| count),
         }
     }
 
@@ -384,6 +400,18 @@ mod tests {
         assert_eq!(Decoder::new(&[0xff, 0xff, 0xff, 0xff, 0x0f]).varint(), Ok(i32::MIN));
         let min = [0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 1];
         assert_eq!(Decoder::new(&min).varlong(), Ok(i64::MIN));
+    }
+
+    #[test]
+    fn a_reader_says_how_many_elements_it_reads() {
+        let bytes = [[0, 0, 0, 1], [0, 0, 0, 2]].concat();
+        let read = |bytes: &[u8], elements| {
+            <Vec<Vec<bool>> as Wire>::read(&mut Decoder::new(bytes).with_elements_max(elements), OLD)
+        };
+        let bytes = [bytes, vec![1, 0]].concat();
+        assert_eq!(read(&bytes, 3), Ok(vec![vec![true, false]]));
+        assert_eq!(read(&bytes, 2), Err(DecodeError::TooManyForReader));
+        assert_eq!(read(&bytes[..8], 1), Err(DecodeError::TooManyElements { count: 2, remaining: 0 }));
     }
 
     #[test]

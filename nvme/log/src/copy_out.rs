@@ -2,7 +2,8 @@
 
 use crate::api::LogSlot;
 use crate::io::{Purpose, split_write};
-use crate::partition::extent::IndexWrite;
+use crate::partition::extent::{Extent, IndexWrite};
+use crate::partition::tail::Tail;
 use crate::store::Store;
 use base::{BLOCK_SIZE, Block, Now, Tenancy};
 use nvme_format::blob::IndexPlace;
@@ -14,6 +15,30 @@ const BLOCK: u64 = BLOCK_SIZE as u64;
 const IN_FLIGHT_MAX: usize = 16;
 /// Bytes of one copy-out at most.
 const COPY_MAX: u64 = 512 * 1024;
+
+/// Up to where the extent's next copy-out goes; none where its bytes are staged still, or are less than a block.
+fn copied_until(extent: &Extent, tail: &Tail) -> Option<u64> {
+    let from = extent.submitted;
+    let ready = tail.ready_until(extent.position + from).saturating_sub(extent.position).min(extent.len);
+    let mut to = ready / BLOCK * BLOCK;
+    if extent.sealed && ready == extent.len {
+        to = extent.writable_until();
+    }
+    to = to.min(from + COPY_MAX);
+    if let Some(direct) = extent.next_direct() {
+        to = to.min(direct);
+    }
+    if to > from {
+        return Some(to);
+    }
+    // A copy-out that waits for bytes that nobody holds would wait for ever, and the journal with it.
+    let position = extent.position + from;
+    assert!(
+        from >= extent.len || tail.at_position(position).is_some(),
+        "bytes from position {position} on are nowhere"
+    );
+    None
+}
 
 impl Store {
     pub(crate) fn queue_copy_out(&mut self, slot: LogSlot) {
@@ -65,18 +90,7 @@ impl Store {
         let partition = partitions.get_mut(slot.token()).expect("checked by the caller");
         let extent = partition.extents.iter().find(|extent| extent.tenancy == tenancy).expect("it is the partition's");
         let from = extent.submitted;
-        let ready = partition.tail.ready_until(extent.position + from).saturating_sub(extent.position).min(extent.len);
-        let mut to = ready / BLOCK * BLOCK;
-        if extent.sealed && ready == extent.len {
-            to = extent.writable_until();
-        }
-        to = to.min(from + COPY_MAX);
-        if let Some(direct) = extent.next_direct() {
-            to = to.min(direct);
-        }
-        if to <= from {
-            return false;
-        }
+        let Some(to) = copied_until(extent, &partition.tail) else { return false };
         // No memory: what holds it is on its way out, and this comes again.
         let Some(mut buffer) = arena.try_allocate((to - from) as usize) else {
             self.short_of_memory = true;
@@ -158,5 +172,51 @@ impl Store {
         let len = place.entries as usize;
         self.cache.note_index(slot, tenancy, len);
         self.evict_index();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::partition::tail::{TailBytes, TailPiece};
+    use arena::BufferRef;
+    use base::{Offset, PartitionId};
+    use nvme_format::{ExtentAddress, ExtentOrder};
+
+    const PIECE: u32 = 3000;
+
+    fn extent(len: u64, submitted: u64) -> Extent {
+        let address = ExtentAddress { start: Block(64), order: ExtentOrder::SMALLEST };
+        let mut extent = Extent::new(PartitionId::default(), address, Tenancy(1), 10_000, Offset(0));
+        (extent.len, extent.submitted) = (len, submitted);
+        extent
+    }
+
+    /// Pieces of the extent's bytes, those with these numbers.
+    fn tail(numbers: &[u64], staged: bool) -> Tail {
+        let mut tail = Tail::default();
+        for number in numbers {
+            let bytes = match staged {
+                true => TailBytes::Staged { at: 0 },
+                false => TailBytes::Ready(BufferRef::from_vec(vec![0; PIECE as usize])),
+            };
+            let (position, offset) = (10_000 + number * u64::from(PIECE), Offset(*number as i64));
+            tail.push(TailPiece { position, base: offset, last: offset, is_rest: false, len: PIECE, bytes });
+        }
+        tail
+    }
+
+    #[test]
+    fn whole_blocks_go_as_far_as_memory_reaches() {
+        assert_eq!(copied_until(&extent(9000, 0), &tail(&[0, 1, 2], false)), Some(2 * BLOCK));
+        assert_eq!(copied_until(&extent(3000, 0), &tail(&[0], false)), None, "less than a block");
+        assert_eq!(copied_until(&extent(9000, 0), &tail(&[0, 1, 2], true)), None, "staged still");
+        assert_eq!(copied_until(&extent(9000, 0), &tail(&[0, 1], false)), Some(BLOCK), "up to the gap");
+    }
+
+    #[test]
+    #[should_panic(expected = "are nowhere")]
+    fn bytes_that_nobody_holds_are_not_skipped() {
+        copied_until(&extent(9000, BLOCK), &tail(&[0, 2], false));
     }
 }

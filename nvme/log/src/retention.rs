@@ -1,25 +1,38 @@
 //! Retention by size and time: whole segments below the high watermark, oldest first.
 
-use crate::api::LogSlot;
 use crate::lane::Effect;
 use crate::partition::Partition;
 use crate::store::Store;
 use base::{Now, Offset};
 use nvme_format::record::Change;
+use std::time::Duration;
+
+/// Partitions that are looked at in one turn: one takes up to 200 ns, and no item may hold a loop above 200 us.
+const RETAINED_A_TURN: usize = 512;
 
 impl Store {
     pub(crate) fn poll_retention(&mut self, now: Now) {
         if now.monotonic < self.next_retention {
             return;
         }
-        self.next_retention = now.monotonic + self.options.retention_interval;
-        self.retain_all(now);
+        if self.retention_round.is_empty() {
+            self.retention_round = self.slots().map(|(slot, _)| slot).collect();
+        }
+        self.retain_some(now, RETAINED_A_TURN);
+        // A round that is not over goes on in the next turn.
+        let pause = if self.retention_round.is_empty() { self.options.retention_interval } else { Duration::ZERO };
+        self.next_retention = now.monotonic + pause;
     }
 
-    /// Looks at every partition now; `poll` does it every `retention_interval`.
+    /// Looks at every partition now; `poll` does it every `retention_interval`, some in every turn.
     pub fn retain_all(&mut self, now: Now) {
-        let slots: Vec<LogSlot> = self.slots().map(|(slot, _)| slot).collect();
-        for slot in slots {
+        self.retention_round = self.slots().map(|(slot, _)| slot).collect();
+        self.retain_some(now, usize::MAX);
+    }
+
+    fn retain_some(&mut self, now: Now, count: usize) {
+        for _ in 0..count {
+            let Some(slot) = self.retention_round.pop() else { return };
             let Some(partition) = self.partition(slot) else { continue };
             let to = partition.retained_from(now).min(partition.high_watermark).min(partition.durable);
             if to > partition.log_start && partition.truncation.is_none() {

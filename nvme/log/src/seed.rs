@@ -97,6 +97,7 @@ impl Store {
             data_first_in_flight: 0,
             next_number: 0,
             next_retention: Monotonic::ZERO,
+            retention_round: Vec::new(),
             high_watermarks: VecDeque::new(),
             cache_flush: CacheFlush::default(),
             pressure: PressureLevel::None,

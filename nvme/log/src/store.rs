@@ -49,6 +49,8 @@ pub struct Store {
     pub(crate) data_first_in_flight: usize,
     pub(crate) next_number: u64,
     pub(crate) next_retention: Monotonic,
+    /// Partitions that the round of retention at hand has yet to look at.
+    pub(crate) retention_round: Vec<LogSlot>,
     pub(crate) high_watermarks: VecDeque<(Monotonic, LogSlot)>,
     pub(crate) cache_flush: CacheFlush,
     pub(crate) pressure: PressureLevel,

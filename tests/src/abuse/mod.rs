@@ -11,6 +11,7 @@ pub mod frames;
 pub mod full;
 pub mod hosts_disk;
 pub mod idle;
+pub mod many;
 pub mod neighbours;
 pub mod unreading;
 

@@ -3,7 +3,7 @@
 
 use clap::{Parser, Subcommand};
 use pollux_tests::Result;
-use pollux_tests::abuse::{connections, frames, full, hosts_disk, idle, neighbours};
+use pollux_tests::abuse::{connections, frames, full, hosts_disk, idle, many, neighbours};
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -68,6 +68,14 @@ enum Mode {
         #[arg(long, default_value_t = 2000)]
         many: usize,
     },
+    /// Requests that name very many topics: how long loops are held
+    Many {
+        #[arg(long, default_value_t = 20_000)]
+        topics: usize,
+        /// Microseconds that a step of a turn may take; above it the run fails
+        #[arg(long)]
+        longest: Option<u64>,
+    },
     /// What an idle node costs
     Idle {
         #[arg(long, default_value_t = 100)]
@@ -116,6 +124,9 @@ fn run(arguments: Arguments) -> Result<()> {
         Mode::Full { size } => full::run(&full::Plan { size, own }),
         Mode::HostsDisk => hosts_disk::run(&own),
         Mode::Connections { many } => connections::run(&connections::Plan { many, own }),
+        Mode::Many { topics, longest } => {
+            many::run(&many::Plan { topics, longest: longest.map(Duration::from_micros), own })
+        }
         Mode::Idle { connections, duration, percent_max, resident_max } => {
             idle::run(&idle::Plan { connections, duration: seconds(duration), percent_max, resident_max, own })
         }

@@ -1,7 +1,7 @@
 //! Metadata: brokers, topics and leaders, from the view (KIP-4, KIP-516).
 
 use super::{Asker, is_valid_topic_name, operations};
-use view::Topic;
+use view::{Topic, View};
 use wire::messages::metadata_request::MetadataRequestTopic;
 use wire::messages::metadata_response::{MetadataResponseBroker, MetadataResponsePartition, MetadataResponseTopic};
 use wire::messages::{MetadataRequest, MetadataResponse};
@@ -82,9 +82,22 @@ enum Asked {
     Invalid(ErrorCode),
 }
 
-/// Whether the request is about every topic there is.
-pub fn asks_for_all(request: &MetadataRequest, version: i16) -> bool {
-    matches!(topics_asked(request, version), Asked::All)
+/// How many topics and partitions of topics the answer tells of.
+pub fn partitions_told(view: &View, request: &MetadataRequest, version: i16) -> usize {
+    let named = |topic: &MetadataRequestTopic| match topic.name.as_ref().filter(|_| topic.topic_id.is_zero()) {
+        Some(name) => view.topic(name),
+        None => view.topic_by_id(base::TopicId(topic.topic_id)),
+    };
+    match topics_asked(request, version) {
+        // Each has a partition; that there are many is known before they are looked at.
+        Asked::All if view.topic_count() > crate::limits::TOPICS_ON_THE_LOOP_MAX => usize::MAX,
+        Asked::All => view.topics().map(|topic| 1 + topic.partitions.len()).sum(),
+        Asked::These => {
+            let asked = request.topics.iter().flatten();
+            asked.map(|topic| 1 + named(topic).map_or(0, |topic| topic.partitions.len())).sum()
+        }
+        Asked::Invalid(_) => 0,
+    }
 }
 
 fn topics_asked(request: &MetadataRequest, version: i16) -> Asked {

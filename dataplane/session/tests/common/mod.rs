@@ -63,6 +63,11 @@ pub fn on_event(sessions: &mut Sessions, turn: &mut Turn<'_, SimStreams>, event:
 }
 
 fn view() -> Arc<::view::View> {
+    view_of([("t".to_owned(), TOPIC)])
+}
+
+/// Topics of one partition each, which core 0 leads.
+pub fn view_of(topics: impl IntoIterator<Item = (String, TopicId)>) -> Arc<::view::View> {
     let partition = ViewPartition {
         index: PartitionIndex(0),
         leader: Some(NodeId(1)),
@@ -74,20 +79,22 @@ fn view() -> Arc<::view::View> {
         last_known_elr: vec![],
         offline: vec![],
     };
-    let changes = vec![
-        ViewChange::Broker(ViewBroker {
-            id: NodeId(1),
-            epoch: BrokerEpoch(1),
-            incarnation: Uuid(1),
-            rack: None,
-            fenced: false,
-            in_controlled_shutdown: false,
-            listeners: vec![("PLAINTEXT".into(), "localhost".into(), 9092, 0)],
-        }),
-        ViewChange::Topic(ViewTopic { id: TOPIC, name: "t".into(), partitions: vec![partition] }),
-    ];
+    let mut changes = vec![ViewChange::Broker(ViewBroker {
+        id: NodeId(1),
+        epoch: BrokerEpoch(1),
+        incarnation: Uuid(1),
+        rack: None,
+        fenced: false,
+        in_controlled_shutdown: false,
+        listeners: vec![("PLAINTEXT".into(), "localhost".into(), 9092, 0)],
+    })];
+    let mut placed = Vec::new();
+    for (name, id) in topics {
+        placed.push((PartitionId { topic: id, index: PartitionIndex(0) }, Some(CoreId(0))));
+        changes.push(ViewChange::Topic(ViewTopic { id, name, partitions: vec![partition.clone()] }));
+    }
     let provenance = Provenance { cluster_id: "c".into(), quorum_epoch: 1, metadata_offset: 9, caught_up: true };
     let mut builder = ::view::ViewBuilder::new("c".into(), ::view::View::default());
     builder.apply(ViewPart { provenance, image: true, last: true, changes }).unwrap();
-    builder.place([(PartitionId { topic: TOPIC, index: PartitionIndex(0) }, Some(CoreId(0)))])
+    builder.place(placed)
 }

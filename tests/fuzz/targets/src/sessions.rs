@@ -6,7 +6,7 @@ mod owner;
 use crate::messages::api_messages;
 use crate::mutate::{mutated, nudged};
 use ::session::route;
-use ::session::{Gate, NodeFacts, Sessions, Turn};
+use ::session::{Gate, NodeFacts, OffLoop, Sessions, Turn};
 use arena::Arena;
 use base::limits::RECEIVE_CHUNK;
 use base::*;
@@ -81,9 +81,8 @@ impl World {
         let mut sessions = Sessions::new(now, CoreId(0), 1, Arc::new(facts), settings, RECEIVE_SHARE);
         sessions.on_view(view());
         sessions.on_producer_ids(1000, 100_000_000);
-        sessions.on_link_up();
         let good = network.connect(address(), SocketAddr::from(([10, 0, 0, 1], 1))).expect("the core listens");
-        World {
+        let mut world = World {
             now,
             random: Random::from_seed(seed),
             arena,
@@ -97,7 +96,9 @@ impl World {
             correlation: 0,
             tally: Tally::default(),
             link_up: true,
-        }
+        };
+        world.with(|sessions, turn| sessions.on_link_up(turn));
+        world
     }
 
     pub fn tally(&self) -> Tally {
@@ -117,6 +118,14 @@ impl World {
         self.tally.answers += self.sessions.out.answered.drain(..).count();
     }
 
+    /// What is for helpers is done here.
+    fn help(&mut self) {
+        for OffLoop { gather, mut work } in std::mem::take(&mut self.sessions.out.work) {
+            work.run();
+            self.with(|sessions, turn| sessions.on_work(turn, gather, work));
+        }
+    }
+
     /// One turn of the network and of time.
     fn turn(&mut self) {
         let mut events = Vec::new();
@@ -125,6 +134,7 @@ impl World {
             self.on_event(event);
         }
         self.with(|sessions, turn| sessions.on_events_taken(turn));
+        self.help();
         self.with(|sessions, turn| sessions.on_time(turn));
         self.net.flush(self.now);
         self.with(|sessions, turn| {
@@ -198,7 +208,7 @@ impl World {
     pub fn toggle_link(&mut self) {
         self.link_up = !self.link_up;
         if self.link_up {
-            self.with(|sessions, _| sessions.on_link_up());
+            self.with(|sessions, turn| sessions.on_link_up(turn));
         } else {
             self.with(|sessions, turn| sessions.on_link_down(turn));
         }

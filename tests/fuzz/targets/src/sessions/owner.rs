@@ -2,7 +2,7 @@
 //! each refusal there is, late, or in several outcomes; a forwarded request with an answer, in parts, or not at all.
 
 use arena::{Arena, Parcel};
-use base::{LeaderEpoch, Offset, PartitionId, PartitionIndex, ProducerEpoch, ProducerId, Random, Sequence, TopicId};
+use base::{LeaderEpoch, Offset, PartitionId, ProducerEpoch, ProducerId, Random, Sequence};
 use bytes::{BufMut, Bytes, BytesMut};
 use handoff::*;
 use link::Forward;
@@ -270,12 +270,10 @@ fn producers(random: &mut Random) -> Result<Vec<ProducerFacts>, PartitionError> 
 }
 
 fn logs(describe: DescribeLogs, random: &mut Random) -> Outcome {
-    let topic = TopicId(base::Uuid(77));
-    let here = describe.partitions.unwrap_or_else(|| vec![PartitionId { topic, index: PartitionIndex(0) }]);
     let facts = |partition| LogFacts { partition, size: random.below(1 << 30), lag: 0, future: false };
     Outcome::LogsDescribed {
         gather: describe.gather,
-        logs: here.into_iter().map(facts).collect(),
+        logs: describe.partitions.into_iter().map(facts).collect(),
         total: 1 << 40,
         usable: 1 << 39,
     }
