@@ -6,6 +6,7 @@
 
 use crate::api::{LogSlot, SlabNeed};
 use crate::io::{Purpose, split_write};
+use crate::partition::Partition;
 use crate::shard::{Shard, SlabRequest};
 use crate::store::{RoundMark, Store};
 use base::{BLOCK_SIZE, Block, Now, ShardId, Tenancy};
@@ -137,19 +138,28 @@ impl Store {
 
     fn begin_round(&mut self) {
         self.checkpoint_wanted = false;
-        for shard in &self.shards {
-            let live: u64 = self.live_bytes(shard);
-            let stored: u64 = shard.storage.iter().map(|extent| extent.order.bytes()).sum();
-            if stored > SPARSE_FROM && stored > live * SPARSE {
-                let id = shard.id;
-                for (_, partition) in self.partitions.iter_mut().filter(|(_, partition)| partition.shard == id) {
-                    partition.changed = true;
-                }
+        // One walk over all partitions: a walk for each shard held a loop 3 ms where there were 20,000.
+        let mut live: BTreeMap<ShardId, u64> = BTreeMap::new();
+        let mut queue: Vec<(ShardId, LogSlot)> = Vec::new();
+        for (token, partition) in self.partitions.iter() {
+            *live.entry(partition.shard).or_default() += partition.blob.map_or(0, |place| u64::from(place.len));
+            if partition.changed {
+                queue.push((partition.shard, LogSlot::of(token)));
             }
         }
-        let mut queue: Vec<(ShardId, LogSlot)> = Vec::new();
-        for (token, partition) in self.partitions.iter().filter(|(_, partition)| partition.changed) {
-            queue.push((partition.shard, LogSlot::of(token)));
+        let sparse = |shard: &&Shard| {
+            let view = shard.view_place.map_or(0, |place| u64::from(place.len));
+            let live = live.get(&shard.id).copied().unwrap_or(0) + view;
+            let stored: u64 = shard.storage.iter().map(|extent| extent.order.bytes()).sum();
+            stored > SPARSE_FROM && stored > live * SPARSE
+        };
+        let sparse: BTreeSet<ShardId> = self.shards.iter().filter(sparse).map(|shard| shard.id).collect();
+        if !sparse.is_empty() {
+            let rewritten = |partition: &Partition| !partition.changed && sparse.contains(&partition.shard);
+            for (token, partition) in self.partitions.iter_mut().filter(|(_, partition)| rewritten(partition)) {
+                partition.changed = true;
+                queue.push((partition.shard, LogSlot::of(token)));
+            }
         }
         queue.sort();
         self.round = Some(Round {
@@ -165,12 +175,6 @@ impl Store {
             starved: None,
             directories: Vec::new(),
         });
-    }
-
-    fn live_bytes(&self, shard: &Shard) -> u64 {
-        let blobs = self.partitions.iter().filter(|(_, partition)| partition.shard == shard.id);
-        let blobs: u64 = blobs.filter_map(|(_, partition)| partition.blob).map(|place| u64::from(place.len)).sum();
-        blobs + shard.view_place.map_or(0, |place| u64::from(place.len))
     }
 
     fn step_round(&mut self, now: Now, round: &mut Round) {
