@@ -1,6 +1,7 @@
 //! Which CPUs the data cores have.
 
 use crate::options::{DataplaneError, system};
+use std::sync::OnceLock;
 
 /// Which CPUs the data cores have, and which are left to everybody else.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -14,8 +15,7 @@ pub const CORES_MAX: usize = 1 << session::limits::FETCH_SESSION_ID_CORE_BITS;
 
 /// Data cores take the last CPUs of the start's affinity: the first ones serve the system's interrupts more often.
 pub fn cpu_plan(cores: &settings::Cores) -> Result<CpuPlan, DataplaneError> {
-    let set = rustix::thread::sched_getaffinity(None).map_err(|error| system("the affinity mask")(error.into()))?;
-    let allowed: Vec<usize> = (0..rustix::thread::CpuSet::MAX_CPU).filter(|cpu| set.is_set(*cpu)).collect();
+    let allowed = allowed_at_start()?.to_vec();
     let count = match cores {
         settings::Cores::Auto => allowed.len().saturating_sub(1).clamp(1, CORES_MAX),
         settings::Cores::Count(count) if usize::from(*count) > CORES_MAX => {
@@ -35,6 +35,18 @@ pub fn cpu_plan(cores: &settings::Cores) -> Result<CpuPlan, DataplaneError> {
     let data: Vec<usize> = (0..count).map(|core| allowed[allowed.len() - 1 - core % allowed.len()]).collect();
     let others = allowed.into_iter().filter(|cpu| !data.contains(cpu)).collect();
     Ok(CpuPlan { data, others })
+}
+
+/// The CPUs that this process might use before any of its threads was moved: a plan keeps threads off CPUs, and a thread that
+/// was moved must not take that for all there is when it makes another.
+fn allowed_at_start() -> Result<&'static [usize], DataplaneError> {
+    static ALLOWED: OnceLock<Vec<usize>> = OnceLock::new();
+    if let Some(allowed) = ALLOWED.get() {
+        return Ok(allowed);
+    }
+    let set = rustix::thread::sched_getaffinity(None).map_err(|error| system("the affinity mask")(error.into()))?;
+    let found = (0..rustix::thread::CpuSet::MAX_CPU).filter(|cpu| set.is_set(*cpu)).collect();
+    Ok(ALLOWED.get_or_init(|| found))
 }
 
 /// Journal lanes of a namespace to be formatted: one for each CPU that the process may use, or for each data core where

@@ -347,8 +347,7 @@ impl TailPart {
 impl PartitionBlob {
     pub fn encode(&self) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(512 + self.tail_bytes.len());
-        let whole = self.extents.iter().all(|extent| extent.given_up.is_empty());
-        let version = if whole { VERSION } else { VERSION_GIVEN_UP };
+        let version = self.layout();
         bytes.u32(MAGIC);
         bytes.u16(version);
         bytes.partition(self.id);
@@ -420,7 +419,14 @@ impl PartitionBlob {
             tail: reader.list(TailPart::decode)?,
             tail_bytes: reader.bytes()?.to_vec(),
         };
-        if reader.rest().is_empty() && blob.is_sound() { Ok(blob) } else { Err(Malformed) }
+        let sound = reader.rest().is_empty() && blob.layout() == version && blob.is_sound();
+        if sound { Ok(blob) } else { Err(Malformed) }
+    }
+
+    /// The layout that has room for what it holds, and no more: a partition has one form.
+    fn layout(&self) -> u16 {
+        let whole = self.extents.iter().all(|extent| extent.given_up.is_empty());
+        if whole { VERSION } else { VERSION_GIVEN_UP }
     }
 
     /// The parts of a tail are contiguous, end at the log's end, and are what the bytes hold.
