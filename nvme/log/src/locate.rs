@@ -202,11 +202,6 @@ impl<'a> Gathering<'a> {
         Gathering { slot, partition, cache, from, upper, max_bytes, parts: Vec::new(), start: None, bytes: 0 }
     }
 
-    /// Where the first byte that was gathered stands in the log.
-    pub(crate) fn start(&self) -> Option<u64> {
-        self.start
-    }
-
     pub(crate) fn run(&mut self) -> End {
         let tail = &self.partition.tail;
         if let Some(index) = tail.at_offset(self.from) {

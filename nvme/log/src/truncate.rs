@@ -148,14 +148,7 @@ impl Store {
         let partition = self.partitions.get(slot.token()).expect("it is there");
         let mut gathering = Gathering::new(slot, partition, &self.cache, next, to, 1);
         let end = gathering.run();
-        let start = gathering.start();
         let parts = gathering.parts;
-        if let Some(start) = start {
-            // Beyond where the batches before it end, where bytes between them were given up.
-            let partition = self.partitions.get_mut(slot.token()).expect("it is there");
-            partition.truncation.as_mut().expect("it goes on").position = start;
-        }
-        let partition = self.partitions.get(slot.token()).expect("it is there");
         match (end, parts.first()) {
             (End::NeedsRead(plan), _) => {
                 self.read_for_truncation(slot, plan);
@@ -227,10 +220,7 @@ impl Partition {
         let entries = extent.all_entries().ok_or_else(|| index_read(slot, extent))?;
         let relative = to.0 - extent.base_offset.0;
         let at = |entry: &IndexEntry| (extent.position + u64::from(entry.position), entry.offset);
-        let mut after = entries.partition_point(|entry| i64::from(entry.offset) < relative);
-        while after > 0 && entries.get(after - 1).is_some_and(|entry| extent.is_given_up(u64::from(entry.position))) {
-            after -= 1;
-        }
+        let after = entries.partition_point(|entry| i64::from(entry.offset) < relative);
         // The stretch that holds the batch before the cut: an entry, or the open one.
         let open = extent.open.as_ref().filter(|open| open.base < to);
         let found = match open {
@@ -339,14 +329,13 @@ impl Truncation {
         self.next = header.next_offset();
     }
 
-    /// Whether the batch at `position` reaches the cut, or there is none: what is neither on the device nor in memory was
-    /// given up.
+    /// Whether the batch at `position` reaches the cut, or there is none.
     fn position_reached(&self, partition: &Partition) -> bool {
         if self.position >= partition.end_position {
             return true;
         }
         let tail = &partition.tail;
-        tail.at_position(self.position).is_none_or(|index| tail.pieces[index].last >= self.to)
+        tail.at_position(self.position).is_some_and(|index| tail.pieces[index].last >= self.to)
     }
 
     fn result(&self, partition: &Partition) -> Truncated {

@@ -1,5 +1,5 @@
 //! Extents of which something cannot be read any more: a repair that is told to read them gives up just that, by its
-//! offsets, and what lies before and behind it is served, cut and written on.
+//! offsets, and what lies before and behind it is served and written on.
 
 mod common;
 
@@ -8,7 +8,6 @@ use common::damage::*;
 use common::*;
 use nvme_device::Medium;
 use nvme_format::blob::{ExtentState, PartitionBlob};
-use nvme_log::TruncateOutcome;
 use pollux_nvme_tools::*;
 use std::ops::Range;
 
@@ -24,7 +23,7 @@ fn batches(node: &mut Node, id: PartitionId) -> Vec<(Range<i64>, Vec<u8>)> {
 }
 
 /// Takes the loss on a copy; what is named is missing, everything else is as it was, and the log goes on.
-fn gives_up(medium: &Medium, damaged: &Medium, id: PartitionId, ends_log: bool) -> Medium {
+fn gives_up(medium: &Medium, damaged: &Medium, id: PartitionId, ends_log: bool) {
     let mut before = open(&disk_of(medium), 2);
     let whole = batches(&mut before, id);
     let (core, slot) = before.find(id);
@@ -61,7 +60,6 @@ fn gives_up(medium: &Medium, damaged: &Medium, id: PartitionId, ends_log: bool) 
         let mut node = open(&disk_of(&medium), 2);
         assert_eq!(batches(&mut node, id)[..left.len()], left[..]);
     }
-    after
 }
 
 fn extents_of(medium: &Medium) -> Vec<(PartitionBlob, ExtentState)> {
@@ -82,35 +80,7 @@ fn a_stretch_within_a_log_leaves_a_gap() {
         let (blob, extent) = chosen.max_by_key(|(_, extent)| extent.len).expect("a large extent");
         let mut damaged = medium.clone();
         flip(&mut damaged, extent.address.start.0 + extent.len / 2 / BLOCK_SIZE as u64, 100);
-        let after = gives_up(&medium, &damaged, blob.id, false);
-        cuts_across(&after, blob.id);
-    }
-}
-
-/// Cuts before, within and behind what is missing, each on a copy.
-fn cuts_across(medium: &Medium, id: PartitionId) {
-    let whole = batches(&mut open(&disk_of(medium), 2), id);
-    let gap = whole.windows(2).position(|pair| pair[0].0.end < pair[1].0.start).expect("a gap");
-    let (before, behind) = (&whole[gap].0, &whole[gap + 1].0);
-    for to in [before.start, before.end, before.end + 1, behind.start, behind.end] {
-        let mut node = open(&disk_of(medium), 2);
-        let (core, slot) = node.find(id);
-        let (to, now) = (Offset(to), node.now);
-        if node.stores[core].truncate(now, slot, to).expect("it can be cut") == TruncateOutcome::Reading {
-            while !node.events[core].iter().any(|event| matches!(event, nvme_log::LogEvent::Truncated { .. })) {
-                node.turn();
-            }
-        }
-        assert_eq!(node.stores[core].end_offset(slot), to);
-        let kept: Vec<_> = whole.iter().filter(|(range, _)| range.end <= to.0).cloned().collect();
-        assert_eq!(batches(&mut node, id), kept, "{to}");
-        let bytes = batch(&mut Random::from_seed(4), 3, 5_000, node.now.wall);
-        assert_eq!(node.append(core, slot, &bytes, 60).expect("it takes appends").first, to);
-        node.settle();
-        let stopped = node.stop();
-        let report = checked(&stopped);
-        assert_eq!(report.status, Status::Clean, "{report}");
-        assert_eq!(batches(&mut open(&disk_of(&stopped), 1), id)[..kept.len()], kept[..], "{to}");
+        gives_up(&medium, &damaged, blob.id, false);
     }
 }
 

@@ -1,10 +1,9 @@
-//! A fixed budget of fresh seeds, and every seed that ever failed. `POLLUX_SIM_SEEDS` sets how many run,
-//! `POLLUX_SIM_FIRST` the first (else the clock does, and it is printed), `POLLUX_SIM_STEPS` how long each is. Whatever a
+//! A fixed budget of seeds, and every seed that ever failed. `POLLUX_SIM_SEEDS` sets how many run,
+//! `POLLUX_SIM_FIRST` the first, `POLLUX_SIM_STEPS` how long each is. Whatever a
 //! run is there to show is counted, and a count of zero fails it.
 
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::time::SystemTime;
 
 /// What no scenario and no forced fault brings for certain: many seeds do.
 const RARE: [&str; 6] = [
@@ -62,8 +61,7 @@ fn seeds_that_failed_before() {
 
 #[test]
 fn seeds_of_this_run() {
-    let clock = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).expect("a clock after 1970").as_secs();
-    let (first, count) = (number("POLLUX_SIM_FIRST", clock), number("POLLUX_SIM_SEEDS", FEW_SEEDS));
+    let (first, count) = (number("POLLUX_SIM_FIRST", 1), number("POLLUX_SIM_SEEDS", FEW_SEEDS));
     let steps = number("POLLUX_SIM_STEPS", 4000);
     println!("seeds {first}..{} of {steps} steps", first + count);
     let counts = run_all((first..first + count).map(|seed| (seed, steps)));
