@@ -8,10 +8,8 @@ use bytes::{Bytes, BytesMut};
 use common::Bench;
 use handoff::Command;
 use link::{FORWARD_CREDIT_BYTES, Up};
-use net::Streams;
 use net::sim::{SimFaults, SimPeer, SimStreams};
 use pollux_session::{Sessions, Turn};
-use std::time::Duration;
 use wire::messages::*;
 use wire::{KafkaString, Request, encode_request};
 
@@ -38,6 +36,11 @@ impl World {
     fn with(&mut self, act: impl FnOnce(&mut Sessions, &mut Turn<'_, SimStreams>)) {
         let Bench { now, arena, net, sessions, .. } = &mut self.bench;
         act(sessions, &mut Turn { now: *now, random: &mut self.random, net, arena });
+        self.collect();
+    }
+
+    fn collect(&mut self) {
+        let sessions = &mut self.bench.sessions;
         self.commands.extend(sessions.out.commands.drain(..).map(|(_, command)| command));
         self.forwarded.extend(sessions.out.up.drain(..).filter_map(|up| match up {
             Up::Forward(forward) => Some(forward.id),
@@ -47,18 +50,8 @@ impl World {
 
     fn settle(&mut self) {
         for _ in 0..1500 {
-            let mut events = Vec::new();
-            self.bench.net.poll(self.bench.now, 64, &mut events);
-            for event in events {
-                self.with(|sessions, turn| common::on_event(sessions, turn, event));
-            }
-            self.with(|sessions, turn| sessions.on_events_taken(turn));
-            self.with(|sessions, turn| sessions.on_time(turn));
-            self.bench.net.flush(self.bench.now);
-            self.with(|sessions, turn| {
-                sessions.on_flushed(turn);
-            });
-            self.bench.now.monotonic = self.bench.now.monotonic + Duration::from_micros(100);
+            self.bench.turn(&mut self.random);
+            self.collect();
         }
     }
 

@@ -7,7 +7,6 @@ use base::*;
 use bytes::{Bytes, BytesMut};
 use common::Bench;
 use handoff::*;
-use net::Streams;
 use net::sim::{SimFaults, SimPeer, SimStreams};
 use pollux_session::limits::{ENTRIES_A_COMMAND, ITEMS_ON_THE_LOOP_MAX, PRODUCE_COMMANDS_MAX};
 use pollux_session::{OffLoop, Sessions, Turn};
@@ -49,24 +48,18 @@ impl World {
     fn with(&mut self, act: impl FnOnce(&mut Sessions, &mut Turn<'_, SimStreams>)) {
         let Bench { now, arena, net, sessions, .. } = &mut self.bench;
         act(sessions, &mut Turn { now: *now, random: &mut self.random, net, arena });
+        self.collect();
+    }
+
+    fn collect(&mut self) {
+        let sessions = &mut self.bench.sessions;
         self.commands.extend(sessions.out.commands.drain(..).map(|(_, command)| command));
         self.work.append(&mut sessions.out.work);
     }
 
     fn turn(&mut self) {
-        let mut events = Vec::new();
-        self.bench.net.poll(self.bench.now, 64, &mut events);
-        for event in events {
-            self.with(|sessions, turn| common::on_event(sessions, turn, event));
-        }
-        self.with(|sessions, turn| sessions.on_events_taken(turn));
-        self.with(|sessions, turn| sessions.on_time(turn));
-        self.bench.net.flush(self.bench.now);
-        self.with(|sessions, turn| {
-            sessions.on_flushed(turn);
-        });
-        self.bench.arena.poll_returns(64);
-        self.bench.now.monotonic = self.bench.now.monotonic + Duration::from_micros(100);
+        self.bench.turn(&mut self.random);
+        self.collect();
     }
 
     fn settle(&mut self) {

@@ -9,6 +9,7 @@ use pollux_session::{NodeFacts, Sessions, Turn};
 use settings::NodeConfig;
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
 pub const TOPIC: TopicId = TopicId(Uuid(77));
 
@@ -43,6 +44,24 @@ impl Bench {
         let mut sessions = Sessions::new(now, CoreId(0), 1, Arc::new(facts), settings, receive_share);
         sessions.on_view(view());
         Bench { now, arena, network, net, sessions }
+    }
+
+    /// One turn of a loop, 100 us long; what the sessions put out is left there.
+    #[allow(dead_code, reason = "some test files look at what comes between the steps")]
+    pub fn turn(&mut self, random: &mut Random) {
+        let Bench { now, arena, net, sessions, .. } = self;
+        let mut events = Vec::new();
+        net.poll(*now, 64, &mut events);
+        let mut turn = Turn { now: *now, random, net, arena };
+        for event in events {
+            on_event(sessions, &mut turn, event);
+        }
+        sessions.on_events_taken(&mut turn);
+        sessions.on_time(&mut turn);
+        turn.net.flush(*now);
+        sessions.on_flushed(&mut turn);
+        arena.poll_returns(64);
+        now.monotonic = now.monotonic + Duration::from_micros(100);
     }
 }
 
