@@ -425,7 +425,8 @@ impl Store {
         let held = self.quarantine.iter().take(QUARANTINE_A_TURN).map(due).min();
         let zeroes = self.ring_zeroes_deadline();
         let idle = self.idle_deadline();
-        [marker, flush, watermark, held, zeroes, idle, Some(self.next_retention)].into_iter().flatten().min()
+        let memory = self.reads.next_deadline();
+        [marker, flush, watermark, held, zeroes, idle, memory, Some(self.next_retention)].into_iter().flatten().min()
     }
 
     /// Whether another turn has something to do at once.

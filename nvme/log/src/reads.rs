@@ -4,12 +4,14 @@ use crate::api::*;
 use crate::io::Purpose;
 use crate::store::Store;
 use arena::{Buffer, BufferRef};
+use base::limits::COMMIT_MAX;
 use base::{BLOCK_SIZE, Block, BlockRange, Monotonic, Now, Tenancy};
 use nvme_format::crc;
 use nvme_format::index::{decode_blocks, index_blocks};
 use nvme_plan::{Class, DeviceError, Operation};
 use std::collections::{HashMap, VecDeque};
 use std::rc::Rc;
+use std::time::Duration;
 
 const BLOCK: u64 = BLOCK_SIZE as u64;
 /// A device read is at most this long (rule 14); the index of a large extent takes several.
@@ -17,6 +19,11 @@ const READ_BLOCKS: u32 = 32;
 /// In flight at once: while a commit is, and else.
 const BESIDE_COMMITS: usize = 2;
 const ALONE: usize = 16;
+/// Memory that a read leaves to appends: two commits', and less where an arena is small.
+const LEFT_TO_APPENDS: usize = 2 * COMMIT_MAX;
+const LEFT_TO_APPENDS_SHARE: usize = 16;
+/// A read that found no memory tries again after this, since memory that comes back wakes nobody.
+const MEMORY_RETRY: Duration = Duration::from_millis(1);
 
 #[derive(Default)]
 pub struct Reads {
@@ -27,6 +34,15 @@ pub struct Reads {
     pieces: HashMap<ReadPlan, Vec<u8>>,
     in_flight: usize,
     next_ticket: u64,
+    /// Since when the first of the queue has found no memory, and when it tries again.
+    short: Option<(Monotonic, Monotonic)>,
+}
+
+impl Reads {
+    /// With reads in flight the end of one is soon enough.
+    pub(crate) fn next_deadline(&self) -> Option<Monotonic> {
+        self.short.map(|(_, again)| again).filter(|_| self.in_flight == 0)
+    }
 }
 
 impl ReadPlan {
@@ -109,7 +125,10 @@ impl Store {
     pub(crate) fn poll_reads(&mut self, now: Now) {
         let limit = if self.lane.in_flight.is_empty() { ALONE } else { BESIDE_COMMITS };
         while self.reads.in_flight < limit {
-            let Some(plan) = self.reads.queue.pop_front() else { return };
+            let Some(plan) = self.reads.queue.pop_front() else {
+                self.reads.short = None;
+                return;
+            };
             if self.stopped.is_some() {
                 self.finish_read(&plan, Err(ReadError::Stopped));
                 continue;
@@ -121,19 +140,36 @@ impl Store {
             let whole = plan.range();
             let start = Block(whole.start.0 + u64::from(done));
             let range = BlockRange::new(start, (whole.count - done).min(READ_BLOCKS));
-            match self.arena.try_allocate(range.bytes() as usize) {
-                _ if !live => self.finish_read(&plan, Err(ReadError::Gone)),
+            if !live {
+                self.finish_read(&plan, Err(ReadError::Gone));
+                continue;
+            }
+            match self.memory_for_a_read(range.bytes() as usize) {
+                // Those before it give theirs back as they are sent or let go of, and the caches shrink: it comes again,
+                // first, so that whole answers are made of what there is and not the beginnings of many.
                 None => {
                     self.short_of_memory = true;
+                    let since = self.reads.short.map_or(now.monotonic, |(since, _)| since);
+                    self.reads.short = Some((since, now.monotonic + MEMORY_RETRY));
+                    if now.monotonic.since(since) < self.options.read_deadline {
+                        self.reads.queue.push_front(plan);
+                        return;
+                    }
                     self.finish_read(&plan, Err(ReadError::NoMemory));
                 }
                 Some(into) => {
+                    self.reads.short = None;
                     let deadline: Option<Monotonic> = Some(now.monotonic + self.options.read_deadline);
                     self.reads.in_flight += 1;
                     self.io.emit(Purpose::Read(plan), Class::Backlog, deadline, Operation::Read { range, into });
                 }
             }
         }
+    }
+
+    fn memory_for_a_read(&self, len: usize) -> Option<Buffer> {
+        let left = LEFT_TO_APPENDS.min(self.arena.capacity() / LEFT_TO_APPENDS_SHARE);
+        (self.arena.free_bytes() >= len + left).then(|| self.arena.try_allocate(len)).flatten()
     }
 
     fn finish_read(&mut self, plan: &ReadPlan, result: Result<BufferRef, ReadError>) {

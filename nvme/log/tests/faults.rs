@@ -109,6 +109,62 @@ fn rot_in_an_extent_is_never_served() {
 /// A commit that a later one states durable is damaged: the partitions are named, refuse appends, and come back when
 /// the loss is accepted.
 #[test]
+fn a_read_that_finds_no_memory_waits_for_it_and_is_refused_at_its_deadline_only() {
+    let (disk, mut random) = (disk(64, 40), Random::from_seed(41));
+    let mut options = options(1);
+    options.store.tail_cache = 0;
+    options.store.read_cache = 0;
+    let mut node = node(&disk, &mut random, &options);
+    let slot = create(&mut node, 1);
+    let expected = rounds(&mut node, &[slot], &mut random, 20, 50_000).remove(0);
+    let upper = node.store().end_offset(slot);
+    node.turns(2000);
+    let plan = loop {
+        let now = node.now;
+        match node.store().locate(now, slot, Offset(0), upper, 100_000) {
+            Located::NeedsRead(plan) => {
+                let ticket = node.store().read(plan);
+                node.wait_read(0, ticket).expect("the index");
+            }
+            Located::Found(parts) => match parts.into_iter().next() {
+                Some(Part::Device(stretch)) => break stretch,
+                other => panic!("{other:?} is in memory"),
+            },
+            other => panic!("{other:?}"),
+        }
+    };
+    // Somebody has all the memory that there is, up to single pages between.
+    let mut held = Vec::new();
+    for len in [1 << 20, BLOCK_SIZE] {
+        held.extend(std::iter::from_fn(|| node.cores[0].arena.try_allocate(len)));
+    }
+    let wait = options.store.read_deadline;
+    let ticket = node.store().read(plan);
+    let done = |node: &Node| node.cores[0].events.iter().any(|event| matches!(event, LogEvent::ReadDone { .. }));
+    let until = node.now.monotonic + wait / 2;
+    while node.now.monotonic < until {
+        node.turn();
+        assert!(!done(&node), "it waits");
+        assert!(node.store().next_deadline().is_some_and(|at| at <= node.now.monotonic + Duration::from_millis(10)));
+    }
+    held.clear();
+    let bytes = node.wait_read(0, ticket).expect("there is memory again");
+    assert_eq!(bytes, expected[..bytes.len()]);
+
+    held.extend(std::iter::from_fn(|| node.cores[0].arena.try_allocate(BLOCK_SIZE)));
+    let now = node.now;
+    // Another stretch, for the first may be in the cache.
+    let found = node.store().locate(now, slot, Offset(15), upper, 100_000);
+    let Located::Found(parts) = found else { panic!("its index is known") };
+    let Some(Part::Device(stretch)) = parts.into_iter().next() else { panic!("it is on the device") };
+    let ticket = node.store().read(stretch);
+    node.turns(10);
+    assert!(!done(&node), "it waits");
+    node.now = advance(node.now, wait);
+    assert_eq!(node.wait_read(0, ticket).map(|bytes| bytes.len()), Err(ReadError::NoMemory));
+}
+
+#[test]
 fn a_damaged_journal_is_told_from_its_end() {
     let (disk, mut random) = (disk(64, 40), Random::from_seed(41));
     let options = options(1);

@@ -94,6 +94,8 @@ struct Figures {
     half: u64,
     many: u64,
     most: u64,
+    /// How late requests left the client at p50 and p99.9: what the machine's other work did to the client itself.
+    late: [u64; 2],
     achieved: f64,
     resident: u64,
     each: Vec<u64>,
@@ -107,9 +109,11 @@ struct Window {
 impl Figures {
     fn of(windows: &[Window]) -> Figures {
         let mut all = windows[0].outcome.latencies.clone();
+        let mut lateness = windows[0].outcome.lateness.clone();
         for window in &windows[1..] {
             // Histograms of the same bounds can always be added.
             let _ = all.add(&window.outcome.latencies);
+            let _ = lateness.add(&window.outcome.lateness);
         }
         let each = windows.iter().map(|window| window.outcome.latencies.value_at_quantile(0.999)).collect();
         let achieved = windows.iter().map(|window| window.outcome.achieved).sum::<f64>() / windows.len() as f64;
@@ -117,6 +121,7 @@ impl Figures {
             half: all.value_at_quantile(0.5),
             many: all.value_at_quantile(0.99),
             most: all.value_at_quantile(0.999),
+            late: [0.5, 0.999].map(|quantile| lateness.value_at_quantile(quantile)),
             achieved,
             resident: windows.iter().map(|window| window.resident).max().unwrap_or(0),
             each,
@@ -124,8 +129,12 @@ impl Figures {
     }
 
     fn told(&self) -> String {
-        let Figures { half, many, most, achieved, each, .. } = self;
-        format!("p50 {half} us, p99 {many} us, p99.9 {most} us (each window {each:?}), {achieved:.0}/s")
+        let Figures { half, many, most, late, achieved, each, .. } = self;
+        format!(
+            "p50 {half} us, p99 {many} us, p99.9 {most} us (each window {each:?}), {achieved:.0}/s, sent {} us late at p50, \
+             {} at p99.9",
+            late[0], late[1]
+        )
     }
 }
 

@@ -59,6 +59,8 @@ pub fn format(disk: &SimDisk, cpus: u16, bytes_max: u64, random: &mut Random, no
 
 pub struct Core {
     pub store: Store,
+    /// The store's memory.
+    pub arena: Arena,
     pub queue: SimNamespace,
     pub plan: Plan,
     completions: Vec<Completion>,
@@ -130,7 +132,8 @@ impl Node {
             let arena = Arena::heap(seed.core, options.store.tail_cache + (20 << 20));
             let seed_random = Random::from_seed(random.next_u64());
             cores.push(Core {
-                store: Store::from_seed(seed, options.store.clone(), arena, seed_random),
+                store: Store::from_seed(seed, options.store.clone(), arena.clone(), seed_random),
+                arena,
                 queue: disk.open(),
                 plan: Plan::new(),
                 completions: Vec::new(),
