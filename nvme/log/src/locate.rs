@@ -349,7 +349,9 @@ impl<'a> Gathering<'a> {
             return open.base;
         }
         let next = self.partition.extents.partition_point(|other| other.position <= extent.position);
-        self.partition.extents.get(next).map_or(self.partition.end, |next| next.base_offset)
+        // The next may have been taken for a batch behind a gap, which was lost then: it begins beyond the log's end.
+        let end = self.partition.end;
+        self.partition.extents.get(next).map_or(end, |next| next.base_offset.min(end))
     }
 
     /// The stretches of a group, those that cannot be read yet from memory; false where they are not there either.

@@ -4,6 +4,7 @@
 use crate::api::*;
 use crate::locate::{End, Gathering, index_read};
 use crate::partition::Partition;
+use crate::partition::extent::Extent;
 use crate::partition::producers::ProducerTable;
 use crate::store::Store;
 use arena::BufferRef;
@@ -176,6 +177,13 @@ impl Store {
 
     fn finish_truncation(&mut self, slot: LogSlot) -> bool {
         let Some(partition) = self.partitions.get_mut(slot.token()) else { return false };
+        let at = partition.truncation.as_ref().map(|truncation| truncation.position);
+        let cut = at.and_then(|at| partition.cut_extent(at));
+        if let Some(plan) = cut.filter(|extent| extent.all_entries().is_none()).map(|extent| index_read(slot, extent)) {
+            // Others pushed the index out meanwhile.
+            self.read_for_truncation(slot, plan);
+            return false;
+        }
         let Some(truncation) = partition.truncation.take() else { return false };
         let truncated = truncation.result(partition);
         let change = Change::Truncated(truncated);
@@ -198,6 +206,11 @@ impl Store {
 }
 
 impl Partition {
+    /// The extent that a cut at this position leaves a part of.
+    fn cut_extent(&self, at: u64) -> Option<&Extent> {
+        self.extents.iter().find(|extent| extent.position < at && at < extent.end())
+    }
+
     /// Where to start looking: at the nearest snapshot, or at the stretch that is cut where that is earlier.
     fn start_truncation(&self, slot: LogSlot, to: Offset) -> Result<Truncation, ReadPlan> {
         let snapshot = self.snapshots.iter().rev().find(|snapshot| snapshot.offset <= to);
@@ -350,10 +363,9 @@ impl Truncation {
         };
         let changed = partition.producers.iter().filter(|state| state.last_offset >= to);
         truncated.producers = changed.filter_map(|state| self.producers.get(state.id)).cloned().collect();
-        let cut = partition.extents.iter().find(|extent| extent.position < at && at < extent.end());
-        if let Some(extent) = cut {
+        if let Some(extent) = partition.cut_extent(at) {
             let len = at - extent.position;
-            let entries = extent.all_entries().expect("it was in memory when the cut was looked for");
+            let entries = extent.all_entries().expect("it was looked for before");
             let kept = entries.partition_point(|entry| entry.end() <= len);
             truncated.entries = (0..kept).filter_map(|index| entries.get(index)).copied().collect();
             let kept_end = truncated.entries.last().map_or(0, IndexEntry::end);

@@ -341,3 +341,54 @@ fn a_file_grows_ahead_of_need_and_a_refusal_is_a_full_namespace() {
         }
     }
 }
+
+/// A follower's batch behind a gap of offsets, with the extent that was taken for it, is cut off at every moment.
+#[test]
+fn an_extent_taken_for_a_batch_behind_a_gap_that_was_lost_hides_nothing() {
+    let mut empty = 0;
+    for cut in 0..40 {
+        let (disk, mut random) = (disk(64, 50 + cut), Random::from_seed(51 + cut));
+        let mut options = options(1);
+        options.store.tail_cache = 0;
+        let mut node = node(&disk, &mut random, &options);
+        let slot = create(&mut node, 1);
+        let mut expected = rounds(&mut node, &[slot], &mut random, 8, 9_000).remove(0);
+        // One that stands in several stretches: its end is known from what follows.
+        expected.extend(rounds(&mut node, &[slot], &mut random, 1, 200_000).remove(0));
+        let end = node.store().end_offset(slot);
+        let gapped = stamped(&batch(&mut random, 1, 1_500_000, node.now.wall), Offset(end.0 + 5), 0);
+        let append = Append { batches: &gapped, mode: AppendMode::Follower };
+        let now = node.now;
+        let mut appended = node.store().append(now, slot, append);
+        for _ in 0..cut {
+            node.turn();
+            if appended == Err(AppendError::Pressure) {
+                let append = Append { batches: &gapped, mode: AppendMode::Follower };
+                let now = node.now;
+                appended = node.store().append(now, slot, append);
+            }
+        }
+        let (disk, mut now) = node.kill();
+        disk.power_loss(&mut random);
+        let mut node = open(&disk, &options, &mut random, &mut now);
+        let slot = node.store().find(partition(1)).expect("recovered");
+        let reached = node.store().end_offset(slot);
+        if reached > end {
+            expected.extend(&gapped);
+        }
+        empty +=
+            usize::from(reached == end && node.store().describe(slot).contains(&format!(" base {} len 0 ", end.0 + 5)));
+        assert!(node.read_all(0, slot, reached, 10_000) == expected, "cut {cut}");
+        // What comes next needs the same extent, or a larger one.
+        for value in [100, 1_600_000, 100] {
+            let base = node.store().end_offset(slot);
+            let one = batch(&mut random, 1, value, node.now.wall);
+            node.append(slot, &one, 0).expect("appended");
+            expected.extend(stamped(&one, base, 0));
+            node.settle();
+            let upper = node.store().end_offset(slot);
+            assert!(node.read_all(0, slot, upper, 10_000) == expected, "cut {cut}, {value}");
+        }
+    }
+    assert!(empty > 0, "no cut left an extent beyond the end");
+}

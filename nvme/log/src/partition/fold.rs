@@ -122,6 +122,9 @@ impl Partition {
     pub fn take_extent(&mut self, taken: &ExtentTaken) {
         if let Some(last) = self.extents.back_mut() {
             last.seal();
+            // One that stayed empty was taken for a batch that is not there, perhaps behind a gap of offsets. They stay in
+            // order.
+            last.base_offset = last.base_offset.min(taken.base_offset);
         }
         let extent = Extent::new(self.id, taken.extent, taken.tenancy, taken.position.0, taken.base_offset);
         self.extents.push_back(extent);
