@@ -1,20 +1,40 @@
-//! Two caches of a core: verified stretches that were read, and the entries of index blocks. First in, first out.
+//! Two caches of a core: verified stretches that were read, first in, first out; and the entries of index blocks, of which
+//! the least recently used go first.
 
 use crate::api::{LogSlot, Stretch};
 use crate::store::Store;
 use arena::BufferRef;
 use base::Tenancy;
-use std::collections::{HashMap, VecDeque};
+use nvme_format::index::IndexEntry;
+use std::cell::Cell;
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::rc::Rc;
 
-const ENTRY: usize = size_of::<nvme_format::index::IndexEntry>();
+const ENTRY: usize = size_of::<IndexEntry>();
 
 #[derive(Default)]
 pub struct ReadCache {
     stretches: HashMap<(Tenancy, u32), BufferRef>,
     order: VecDeque<(Tenancy, u32)>,
     bytes: usize,
-    indexes: VecDeque<(LogSlot, Tenancy, usize)>,
+    /// The indexes of extents that are in memory, by their last use as it was when they were put in order.
+    indexes: BTreeMap<u64, (LogSlot, Tenancy, usize)>,
     index_bytes: usize,
+    uses: Cell<u64>,
+}
+
+/// The entries of an extent's index blocks, while they are in memory.
+#[derive(Clone, Debug)]
+pub struct CachedIndex {
+    pub entries: Rc<Vec<IndexEntry>>,
+    used: Cell<u64>,
+}
+
+impl CachedIndex {
+    /// Somebody looked something up in it.
+    pub fn touch(&self, cache: &ReadCache) {
+        self.used.set(cache.next_use());
+    }
 }
 
 impl ReadCache {
@@ -47,20 +67,41 @@ impl ReadCache {
         self.bytes = 0;
     }
 
-    pub fn note_index(&mut self, slot: LogSlot, tenancy: Tenancy, entries: usize) {
-        self.indexes.push_back((slot, tenancy, entries));
-        self.index_bytes += entries * ENTRY;
+    fn next_use(&self) -> u64 {
+        self.uses.set(self.uses.get() + 1);
+        self.uses.get()
+    }
+
+    /// Counts the entries of an extent, which become its cached index.
+    pub fn note_index(&mut self, slot: LogSlot, tenancy: Tenancy, entries: Vec<IndexEntry>) -> CachedIndex {
+        let used = self.next_use();
+        self.index_bytes += entries.len() * ENTRY;
+        self.indexes.insert(used, (slot, tenancy, entries.len()));
+        CachedIndex { entries: Rc::new(entries), used: Cell::new(used) }
     }
 }
 
 impl Store {
-    /// Forgets the oldest index entries beyond the budget; they are read again when they are wanted.
+    /// Forgets the least recently used index entries beyond the budget; they are read again when they are wanted. What was
+    /// used since it was put in order is put behind the others, by its last use: so the first that was not is the one.
     pub(crate) fn evict_index(&mut self) {
         while self.cache.index_bytes > self.options.index_cache && self.cache.indexes.len() > 1 {
-            let Some((slot, tenancy, entries)) = self.cache.indexes.pop_front() else { return };
-            self.cache.index_bytes -= entries * ENTRY;
-            if let Some(extent) = self.partition_mut(slot).and_then(|partition| partition.extent_mut(tenancy)) {
-                extent.cached = None;
+            let Some((noted, (slot, tenancy, len))) = self.cache.indexes.pop_first() else { return };
+            let extent = self.partitions.get_mut(slot.token()).and_then(|partition| partition.extent_mut(tenancy));
+            let used = extent.as_ref().and_then(|extent| extent.cached.as_ref()).map(|cached| cached.used.get());
+            match used {
+                Some(used) if used > noted => {
+                    // An extent whose index was written anew after a cut was counted twice.
+                    if let Some((_, _, twice)) = self.cache.indexes.insert(used, (slot, tenancy, len)) {
+                        self.cache.index_bytes -= twice * ENTRY;
+                    }
+                }
+                _ => {
+                    self.cache.index_bytes -= len * ENTRY;
+                    if let Some(extent) = extent {
+                        extent.cached = None;
+                    }
+                }
             }
         }
     }

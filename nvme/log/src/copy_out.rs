@@ -9,7 +9,6 @@ use base::{BLOCK_SIZE, Block, Now, Tenancy};
 use nvme_format::blob::IndexPlace;
 use nvme_format::index::{encode_blocks, index_blocks};
 use nvme_plan::{Class, Promise};
-use std::rc::Rc;
 
 const BLOCK: u64 = BLOCK_SIZE as u64;
 const IN_FLIGHT_MAX: usize = 16;
@@ -167,10 +166,8 @@ impl Store {
         }
         extent.index_write = IndexWrite::Done;
         let entries = std::mem::take(&mut extent.entries);
-        extent.cached = Some(Rc::new(entries));
+        extent.cached = Some(self.cache.note_index(slot, tenancy, entries));
         extent.index = Some(place);
-        let len = place.entries as usize;
-        self.cache.note_index(slot, tenancy, len);
         self.evict_index();
     }
 }

@@ -91,7 +91,7 @@ impl Store {
             if extent.largest.0 < at || extent.len == 0 {
                 continue;
             }
-            let Some(entries) = extent.all_entries() else {
+            let Some(entries) = extent.entries_used(&self.cache) else {
                 return TimeLocated::NeedsRead(index_read(slot, extent));
             };
             let reached = entries.partition_point(|entry| entry.largest_timestamp < at.0);
@@ -139,7 +139,7 @@ impl Store {
                 below(extent.largest, &mut best);
                 continue;
             }
-            let entries = extent.all_entries().ok_or_else(|| index_read(slot, extent))?;
+            let entries = extent.entries_used(&self.cache).ok_or_else(|| index_read(slot, extent))?;
             let largest_of = |entry: &IndexEntry| Offset(extent.base_offset.0 + i64::from(entry.offset_of_largest));
             let count = entries.partition_point(|entry| largest_of(entry) < upper);
             let last = count.checked_sub(1).and_then(|index| entries.get(index));
@@ -241,7 +241,7 @@ impl<'a> Gathering<'a> {
             if extent.is_lost() && !self.parts.is_empty() {
                 return End::Done;
             }
-            let Some(entries) = extent.all_entries() else {
+            let Some(entries) = extent.entries_used(self.cache) else {
                 // What was found is answered first: two indexes that push each other out would never both be there.
                 return if self.parts.is_empty() { End::NeedsRead(index_read(self.slot, extent)) } else { End::Done };
             };

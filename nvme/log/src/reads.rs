@@ -1,4 +1,5 @@
-//! Reads from the device: two in flight while a commit is, each verified before anyone sees its bytes.
+//! Reads from the device: those at the tip before the backlog's, two in flight while a commit is, each verified before
+//! anyone sees its bytes.
 
 use crate::api::*;
 use crate::io::Purpose;
@@ -10,15 +11,20 @@ use nvme_format::crc;
 use nvme_format::index::{decode_blocks, index_blocks};
 use nvme_plan::{Class, DeviceError, Operation};
 use std::collections::{HashMap, VecDeque};
-use std::rc::Rc;
 use std::time::Duration;
 
 const BLOCK: u64 = BLOCK_SIZE as u64;
 /// A device read is at most this long (rule 14); the index of a large extent takes several.
 const READ_BLOCKS: u32 = 32;
-/// In flight at once: while a commit is, and else.
+/// In flight at once in the whole namespace while a commit is; each core has its share, never less than one.
 const BESIDE_COMMITS: usize = 2;
+/// In flight at once of a core while no commit of it is.
 const ALONE: usize = 16;
+/// What lies no further than this before a log's end is read for somebody who follows it, and before what is read for
+/// those who catch up.
+const TAIL_BYTES: u64 = 1 << 20;
+/// After so many reads at the tip one of the backlog goes first, so that it goes on however many follow.
+const TAIL_RUN: u32 = 8;
 /// Memory that a read leaves to appends: two commits', and less where an arena is small.
 const LEFT_TO_APPENDS: usize = 2 * COMMIT_MAX;
 const LEFT_TO_APPENDS_SHARE: usize = 16;
@@ -28,20 +34,57 @@ const MEMORY_RETRY: Duration = Duration::from_millis(1);
 #[derive(Default)]
 pub struct Reads {
     /// Who waits for what: one read in flight a stretch.
-    waiting: HashMap<ReadPlan, Vec<ReadTicket>>,
-    queue: VecDeque<ReadPlan>,
-    /// What was read of those that take several reads.
-    pieces: HashMap<ReadPlan, Vec<u8>>,
+    wanted: HashMap<ReadPlan, Wanted>,
+    /// What was asked for since the last turn.
+    asked: Vec<ReadPlan>,
+    queues: Queues,
     in_flight: usize,
     next_ticket: u64,
-    /// Since when the first of the queue has found no memory, and when it tries again.
-    short: Option<(Monotonic, Monotonic)>,
+    /// When the first read that found no memory tries again.
+    short: Option<Monotonic>,
+}
+
+/// A read that somebody waits for.
+#[derive(Default)]
+struct Wanted {
+    tickets: Vec<ReadTicket>,
+    /// What was read of one that takes several reads.
+    pieces: Vec<u8>,
+    /// When it has failed, in the queue or in the device; known from the turn after it was asked for.
+    until: Option<Monotonic>,
+}
+
+/// Reads that the device was not given yet: at the tip, and all others.
+#[derive(Default)]
+struct Queues {
+    tail: VecDeque<ReadPlan>,
+    backlog: VecDeque<ReadPlan>,
+    /// Reads at the tip since one of the backlog was begun.
+    run: u32,
+}
+
+impl Queues {
+    fn of(&mut self, class: Class) -> &mut VecDeque<ReadPlan> {
+        if class == Class::TailRead { &mut self.tail } else { &mut self.backlog }
+    }
+
+    /// What goes next.
+    fn first(&self) -> Option<(Class, ReadPlan)> {
+        let tail = self.tail.front().map(|plan| (Class::TailRead, *plan));
+        let backlog = self.backlog.front().map(|plan| (Class::Backlog, *plan));
+        if self.run < TAIL_RUN { tail.or(backlog) } else { backlog.or(tail) }
+    }
+
+    fn begin(&mut self, class: Class) {
+        self.of(class).pop_front();
+        self.run = if class == Class::TailRead { self.run + 1 } else { 0 };
+    }
 }
 
 impl Reads {
     /// With reads in flight the end of one is soon enough.
     pub(crate) fn next_deadline(&self) -> Option<Monotonic> {
-        self.short.map(|(_, again)| again).filter(|_| self.in_flight == 0)
+        self.short.filter(|_| self.in_flight == 0)
     }
 }
 
@@ -103,13 +146,31 @@ impl Store {
         {
             let result = Ok(bytes.clone());
             self.events.push(LogEvent::ReadDone { ticket, result });
-        } else if let Some(waiting) = self.reads.waiting.get_mut(&plan) {
-            waiting.push(ticket);
+        } else if let Some(wanted) = self.reads.wanted.get_mut(&plan) {
+            wanted.tickets.push(ticket);
         } else {
-            self.reads.waiting.insert(plan, vec![ticket]);
-            self.reads.queue.push_back(plan);
+            self.reads.wanted.insert(plan, Wanted { tickets: vec![ticket], ..Wanted::default() });
+            self.reads.asked.push(plan);
         }
         ticket
+    }
+
+    /// Tail reads go before the backlog's (rule 14).
+    fn class_of(&self, plan: &ReadPlan) -> Class {
+        let Some(partition) = self.partition(plan.slot()) else { return Class::Backlog };
+        let end = partition.extent(plan.tenancy()).map(|extent| match plan {
+            ReadPlan::Stretch(stretch) => extent.position + u64::from(stretch.position) + u64::from(stretch.length),
+            ReadPlan::Index(_) => extent.end(),
+        });
+        let is_tail = end.is_some_and(|end| end + TAIL_BYTES >= partition.end_position);
+        if is_tail { Class::TailRead } else { Class::Backlog }
+    }
+
+    fn reads_at_once(&self) -> usize {
+        match self.lane.in_flight.is_empty() {
+            true => ALONE,
+            false => (BESIDE_COMMITS / usize::from(self.cores)).max(1),
+        }
     }
 
     /// Gives back a description that will not be read.
@@ -123,46 +184,62 @@ impl Store {
     }
 
     pub(crate) fn poll_reads(&mut self, now: Now) {
-        let limit = if self.lane.in_flight.is_empty() { ALONE } else { BESIDE_COMMITS };
+        for plan in std::mem::take(&mut self.reads.asked) {
+            let class = self.class_of(&plan);
+            self.reads.queues.of(class).push_back(plan);
+            if let Some(wanted) = self.reads.wanted.get_mut(&plan) {
+                wanted.until = Some(now.monotonic + self.options.read_deadline);
+            }
+        }
+        self.end_late_reads(now);
+        let limit = self.reads_at_once();
         while self.reads.in_flight < limit {
-            let Some(plan) = self.reads.queue.pop_front() else {
+            let Some((class, plan)) = self.reads.queues.first() else {
                 self.reads.short = None;
                 return;
             };
-            if self.stopped.is_some() {
-                self.finish_read(&plan, Err(ReadError::Stopped));
-                continue;
-            }
             let tenancy = plan.tenancy();
             let live = self.partition(plan.slot()).is_some_and(|partition| partition.extent(tenancy).is_some())
                 || self.quarantine.iter().any(|held| held.freed.tenancy == tenancy);
-            let done = self.reads.pieces.get(&plan).map_or(0, |pieces| (pieces.len() / BLOCK_SIZE) as u32);
+            if self.stopped.is_some() || !live {
+                self.reads.queues.of(class).pop_front();
+                let error = if live { ReadError::Stopped } else { ReadError::Gone };
+                self.finish_read(&plan, Err(error));
+                continue;
+            }
+            let wanted = self.reads.wanted.get(&plan).expect("what is queued is wanted");
+            let (done, until) = ((wanted.pieces.len() / BLOCK_SIZE) as u32, wanted.until);
             let whole = plan.range();
             let start = Block(whole.start.0 + u64::from(done));
             let range = BlockRange::new(start, (whole.count - done).min(READ_BLOCKS));
-            if !live {
-                self.finish_read(&plan, Err(ReadError::Gone));
-                continue;
-            }
-            match self.memory_for_a_read(range.bytes() as usize) {
+            let Some(into) = self.memory_for_a_read(range.bytes() as usize) else {
                 // Those before it give theirs back as they are sent or let go of, and the caches shrink: it comes again,
                 // first, so that whole answers are made of what there is and not the beginnings of many.
-                None => {
-                    self.short_of_memory = true;
-                    let since = self.reads.short.map_or(now.monotonic, |(since, _)| since);
-                    self.reads.short = Some((since, now.monotonic + MEMORY_RETRY));
-                    if now.monotonic.since(since) < self.options.read_deadline {
-                        self.reads.queue.push_front(plan);
-                        return;
-                    }
-                    self.finish_read(&plan, Err(ReadError::NoMemory));
+                self.short_of_memory = true;
+                self.reads.short = Some(now.monotonic + MEMORY_RETRY);
+                return;
+            };
+            self.reads.short = None;
+            self.reads.queues.begin(class);
+            self.reads.in_flight += 1;
+            self.io.emit(Purpose::Read(plan), class, until, Operation::Read { range, into });
+        }
+    }
+
+    /// A read has failed that was not begun within its time; each queue has them in the order of their deadlines.
+    fn end_late_reads(&mut self, now: Now) {
+        let error = match self.reads.short {
+            Some(_) => ReadError::NoMemory,
+            None => ReadError::Device(DeviceError::TimedOut),
+        };
+        for class in [Class::TailRead, Class::Backlog] {
+            while let Some(plan) = self.reads.queues.of(class).front().copied() {
+                let until = self.reads.wanted.get(&plan).and_then(|wanted| wanted.until);
+                if until.is_none_or(|until| now.monotonic < until) {
+                    break;
                 }
-                Some(into) => {
-                    self.reads.short = None;
-                    let deadline: Option<Monotonic> = Some(now.monotonic + self.options.read_deadline);
-                    self.reads.in_flight += 1;
-                    self.io.emit(Purpose::Read(plan), Class::Backlog, deadline, Operation::Read { range, into });
-                }
+                self.reads.queues.of(class).pop_front();
+                self.finish_read(&plan, Err(error));
             }
         }
     }
@@ -173,8 +250,7 @@ impl Store {
     }
 
     fn finish_read(&mut self, plan: &ReadPlan, result: Result<BufferRef, ReadError>) {
-        self.reads.pieces.remove(plan);
-        for ticket in self.reads.waiting.remove(plan).unwrap_or_default() {
+        for ticket in self.reads.wanted.remove(plan).unwrap_or_default().tickets {
             let result = result.clone();
             match self.own_reads.remove(&ticket) {
                 Some(slot) => self.on_truncation_read(slot, result),
@@ -191,13 +267,14 @@ impl Store {
             (Ok(()), Some(into)) => match &plan {
                 ReadPlan::Stretch(stretch) => self.verify_stretch(stretch, into),
                 ReadPlan::Index(index) => {
-                    let pieces = self.reads.pieces.entry(plan).or_default();
-                    pieces.extend_from_slice(&into);
-                    if (pieces.len() as u64) < plan.range().bytes() {
-                        self.reads.queue.push_front(plan);
+                    let wanted = self.reads.wanted.get_mut(&plan).expect("what is read is wanted");
+                    wanted.pieces.extend_from_slice(&into);
+                    if (wanted.pieces.len() as u64) < plan.range().bytes() {
+                        let class = self.class_of(&plan);
+                        self.reads.queues.of(class).push_front(plan);
                         return;
                     }
-                    let blocks = self.reads.pieces.remove(&plan).unwrap_or_default();
+                    let blocks = std::mem::take(&mut wanted.pieces);
                     self.take_index(index, &blocks)
                 }
             },
@@ -220,10 +297,9 @@ impl Store {
         if entries.len() < index.entries as usize {
             return Err(ReadError::Corrupt);
         }
-        let Some(partition) = self.partition_mut(index.slot) else { return Err(ReadError::Gone) };
+        let Some(partition) = self.partitions.get_mut(index.slot.token()) else { return Err(ReadError::Gone) };
         let Some(extent) = partition.extent_mut(index.tenancy) else { return Err(ReadError::Gone) };
-        extent.cached = Some(Rc::new(entries));
-        self.cache.note_index(index.slot, index.tenancy, index.entries as usize);
+        extent.cached = Some(self.cache.note_index(index.slot, index.tenancy, entries));
         self.evict_index();
         Ok(BufferRef::empty())
     }

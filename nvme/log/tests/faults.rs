@@ -106,8 +106,6 @@ fn rot_in_an_extent_is_never_served() {
     assert!(corrupt > 0, "{good} stretches were good");
 }
 
-/// A commit that a later one states durable is damaged: the partitions are named, refuse appends, and come back when
-/// the loss is accepted.
 #[test]
 fn a_read_that_finds_no_memory_waits_for_it_and_is_refused_at_its_deadline_only() {
     let (disk, mut random) = (disk(64, 40), Random::from_seed(41));
@@ -164,6 +162,8 @@ fn a_read_that_finds_no_memory_waits_for_it_and_is_refused_at_its_deadline_only(
     assert_eq!(node.wait_read(0, ticket).map(|bytes| bytes.len()), Err(ReadError::NoMemory));
 }
 
+/// A commit that a later one states durable is damaged: the partitions are named, refuse appends, and come back when
+/// the loss is accepted.
 #[test]
 fn a_damaged_journal_is_told_from_its_end() {
     let (disk, mut random) = (disk(64, 40), Random::from_seed(41));

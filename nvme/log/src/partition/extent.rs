@@ -1,11 +1,11 @@
 //! An extent of a partition: how full it is, what of it the device was given, and its sparse index.
 
+use crate::cache::{CachedIndex, ReadCache};
 use base::{BLOCK_SIZE, Monotonic, Offset, PartitionId, Tenancy, WallMillis};
 use batch::{BatchHeader, NO_TIMESTAMP};
 use nvme_format::blob::{ExtentState, GivenUp, IndexPlace};
 use nvme_format::index::{IndexEntry, index_blocks};
 use nvme_format::{ExtentAddress, crc};
-use std::rc::Rc;
 
 const BLOCK: u64 = BLOCK_SIZE as u64;
 /// A stretch is closed once it has this many bytes.
@@ -37,7 +37,7 @@ pub struct Extent {
     pub open: Option<OpenStretch>,
     pub index: Option<IndexPlace>,
     /// What the index blocks hold, while the cache has it.
-    pub cached: Option<Rc<Vec<IndexEntry>>>,
+    pub cached: Option<CachedIndex>,
     pub index_write: IndexWrite,
     /// Whole groups of entries whose bytes cannot be read any more, in order: readers go on behind them.
     pub given_up: Vec<GivenUp>,
@@ -278,7 +278,7 @@ impl Extent {
     pub fn all_entries(&self) -> Option<EntryList<'_>> {
         let head = match (self.index, &self.cached) {
             (None, _) => &[][..],
-            (Some(place), Some(cached)) => &cached[..place.entries as usize],
+            (Some(place), Some(cached)) => &cached.entries[..place.entries as usize],
             (Some(_), None) => return None,
         };
         Some(EntryList { head, tail: &self.entries })
@@ -316,6 +316,14 @@ impl Extent {
             (self.index, self.cached) = (None, None);
             self.index_write = IndexWrite::NoRoom;
         }
+    }
+
+    /// The same for a reader, whose use the cache goes by.
+    pub fn entries_used(&self, cache: &ReadCache) -> Option<EntryList<'_>> {
+        if let Some(cached) = &self.cached {
+            cached.touch(cache);
+        }
+        self.all_entries()
     }
 
     /// Cuts the extent at `len`; later appends take another. Index blocks that were written are void: the entries are
