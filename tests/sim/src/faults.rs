@@ -246,7 +246,7 @@ impl World {
         self.happened.power_losses += 1;
         self.node.disk.power_loss(&mut self.random);
         if self.scenario.store.durability == Durability::Cache {
-            self.model.lose_young(self.now.monotonic);
+            self.model.lose_young(self.ran_at);
             self.plane.forget_in_force();
             // What was answered and not yet read may be gone: nobody reads it.
             self.clients.producers.iter_mut().for_each(Producer::reset);

@@ -420,11 +420,11 @@ impl Model {
         batch
     }
 
-    /// The power went under `durability = "cache"`: what was young is uncertain.
-    pub fn lose_young(&mut self, now: Monotonic) {
+    /// The power went under `durability = "cache"`: what was young when the node last ran is uncertain.
+    pub fn lose_young(&mut self, ran_at: Monotonic) {
         self.losses += 1;
         for log in self.logs.values_mut().filter(|log| !log.deleted) {
-            let young = |placed: &Placed| now.since(placed.at) < CACHE_LOSS_MAX;
+            let young = |placed: &Placed| ran_at.since(placed.at) < CACHE_LOSS_MAX;
             let first = log.placed.iter().find(|(_, placed)| young(placed)).map(|(base, _)| *base);
             let Some(first) = first else { continue };
             for placed in log.placed.split_off(&first).into_values() {

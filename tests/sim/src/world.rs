@@ -44,6 +44,8 @@ pub struct World<D: Disk = SimDisk> {
     pub(crate) plane: Plane,
     pub(crate) clients: Clients,
     pub(crate) restart_at: Monotonic,
+    /// When the node last ran: nobody flushes while it does not.
+    pub(crate) ran_at: Monotonic,
     calm_since: Monotonic,
     quiet: bool,
     /// A clean stop was asked for.
@@ -196,6 +198,7 @@ impl<D: Disk> World<D> {
             plane: Plane::new(),
             clients,
             restart_at: Monotonic::ZERO,
+            ran_at: Monotonic::ZERO,
             calm_since: now.monotonic,
             quiet: false,
             stopping: false,
@@ -246,6 +249,9 @@ impl<D: Disk> World<D> {
     }
 
     fn turn_node(&mut self) -> usize {
+        if self.node.is_running() {
+            self.ran_at = self.now.monotonic;
+        }
         if self.node.is_down() {
             if self.now.monotonic >= self.restart_at {
                 let cores = 1 + self.random.below(u64::from(self.scenario.cores_max)) as u16;
