@@ -290,6 +290,7 @@ impl Opening {
                 let (blocks, accept_loss) = (self.geometry.blocks, self.options.accept_loss);
                 let mut loading = Loading::new(self.superblock(), blocks, self.driver.result(0), accept_loss);
                 self.driver.clear();
+                loading.write_newest_roots(&mut self.driver);
                 loading.read_directories(&mut self.driver);
                 self.loading = Some(loading);
                 Step::Directories

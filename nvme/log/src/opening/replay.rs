@@ -18,7 +18,7 @@ pub struct RecoveredShard {
     pub next_tenancy: u64,
     pub slabs: BTreeSet<SlabId>,
     pub partitions: BTreeMap<PartitionId, Partition>,
-    /// Extents given up in the replay, and storage of the checkpoint before: they keep their bytes until the opening is complete.
+    /// Extents given up in the replay: they keep their bytes until the opening is complete.
     pub freed: Vec<ExtentAddress>,
     pub view: Option<SavedView>,
     pub view_place: Option<BlobPlace>,
