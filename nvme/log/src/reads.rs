@@ -245,8 +245,12 @@ impl Store {
     }
 
     fn memory_for_a_read(&self, len: usize) -> Option<Buffer> {
-        let left = LEFT_TO_APPENDS.min(self.arena.capacity() / LEFT_TO_APPENDS_SHARE);
-        (self.arena.free_bytes() >= len + left).then(|| self.arena.try_allocate(len)).flatten()
+        let wanted = len + LEFT_TO_APPENDS.min(self.arena.capacity() / LEFT_TO_APPENDS_SHARE);
+        if self.arena.free_bytes() < wanted {
+            // What others are done with is free once it is taken back.
+            self.arena.poll_returns(usize::MAX);
+        }
+        (self.arena.free_bytes() >= wanted).then(|| self.arena.try_allocate(len)).flatten()
     }
 
     fn finish_read(&mut self, plan: &ReadPlan, result: Result<BufferRef, ReadError>) {
