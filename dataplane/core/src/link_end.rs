@@ -1,14 +1,20 @@
 //! The dataplane's end of the link: one stream on core 0, opened by the control plane.
 
 use arena::{Arena, BufferRef};
+use base::Monotonic;
 use link::{Down, FrameError, Framer, LINK_BEHIND_BYTES, Up, frame};
 use net::{Close, StreamId, Streams};
+use std::time::Duration;
 
 /// Bytes of messages collected before they are handed to the network as one piece.
 const STAGED_BYTES_MAX: usize = 256 << 10;
 
 /// What a control plane that reads takes at once: a turn's requests of a busy node.
 const PASSING_BYTES_MAX: usize = 16 << 10;
+
+/// How long a dataplane that has stopped waits for its control plane to read what was said to it: that there is an end, and
+/// answers before it that coordinators wait for. One that reads at all takes milliseconds.
+pub const STOP_READ_WITHIN: Duration = Duration::from_secs(3);
 
 #[derive(Default)]
 pub struct LinkEnd {
@@ -18,6 +24,18 @@ pub struct LinkEnd {
     /// Bytes that the control plane has not read, when they were last counted.
     unread: usize,
     dropped: u64,
+    /// Bytes that were handed to the network on this connection.
+    said: u64,
+    end: Option<End>,
+}
+
+/// The word that the dataplane has stopped.
+#[derive(Clone, Copy)]
+struct End {
+    /// The bytes of the connection up to its end.
+    at: u64,
+    /// When nobody waits any longer for its reader.
+    until: Monotonic,
 }
 
 impl LinkEnd {
@@ -34,17 +52,19 @@ impl LinkEnd {
         if let Some(old) = self.stream.replace(stream) {
             net.close(old, Close::Now);
         }
-        self.framer = Framer::default();
-        self.staged.clear();
-        self.unread = 0;
+        self.forget();
         net.set_essential(stream);
     }
 
     pub fn on_closed(&mut self) {
         self.stream = None;
+        self.forget();
+    }
+
+    fn forget(&mut self) {
         self.framer = Framer::default();
         self.staged.clear();
-        self.unread = 0;
+        (self.unread, self.said, self.end) = (0, 0, None);
     }
 
     pub fn on_received(&mut self, bytes: &BufferRef) {
@@ -75,6 +95,24 @@ impl LinkEnd {
         frame::encode(message, &mut self.staged);
     }
 
+    /// Says that the dataplane has stopped; it ends when that was read, or at a deadline.
+    pub fn stage_stopped(&mut self, now: Monotonic) {
+        self.stage(&Up::Stopped);
+        let at = self.said + self.staged.len() as u64;
+        let until = self.end.map_or(now + STOP_READ_WITHIN, |end| end.until);
+        self.end = self.stream.map(|_| End { at, until });
+    }
+
+    /// Nobody has to wait (any longer) for the control plane to read of the end, as the last flush saw it.
+    pub fn has_ended(&self, now: Monotonic) -> bool {
+        self.end.is_none_or(|end| self.said - self.unread as u64 >= end.at || now >= end.until)
+    }
+
+    /// When it is no longer waited for that the end is read.
+    pub fn next_deadline(&self) -> Option<Monotonic> {
+        self.end.map(|end| end.until)
+    }
+
     /// What was not said since this was last asked, since the control plane reads nothing.
     pub fn take_dropped(&mut self) -> u64 {
         std::mem::take(&mut self.dropped)
@@ -90,6 +128,7 @@ impl LinkEnd {
             net.send(stream, copy.unwrap_or_else(|| BufferRef::from_vec(piece.to_vec())));
         }
         let sent = self.staged.len();
+        self.said += sent as u64;
         self.staged.clear();
         self.staged.shrink_to(STAGED_BYTES_MAX);
         self.unread = net.queued(stream);

@@ -235,7 +235,7 @@ impl<S: Streams, N: Namespace, O: Offload> Core<S, N, O> {
             Message::Stopped => {
                 office.stop_waiting = office.stop_waiting.saturating_sub(1);
                 if office.has_stopped() {
-                    office.link.stage(&Up::Stopped);
+                    office.link.stage_stopped(now.monotonic);
                 }
             }
             _ => unreachable!("every other message is for any core"),
@@ -456,7 +456,7 @@ impl<S: Streams, N: Namespace, O: Offload> Core<S, N, O> {
             office.stop_waiting = self.mesh.cores();
             self.mesh.send_all(|| Message::Stop);
         } else if office.has_stopped() {
-            office.link.stage(&Up::Stopped);
+            office.link.stage_stopped(self.turn_at);
         }
     }
 }

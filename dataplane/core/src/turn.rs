@@ -70,7 +70,7 @@ pub struct Core<S: Streams, N, O> {
     session_jobs: HashMap<JobToken, GatherId>,
     next_session_job: u64,
     /// The time of the turn at hand.
-    turn_at: Monotonic,
+    pub(crate) turn_at: Monotonic,
 }
 
 /// What a core is made of.
@@ -329,7 +329,7 @@ impl<S: Streams, N: Namespace, O: Offload> Core<S, N, O> {
                 }
                 if self.stopping && was_updating && office.has_stopped() {
                     // The cores were done before the superblock was.
-                    office.link.stage(&link::Up::Stopped);
+                    office.link.stage_stopped(now.monotonic);
                 }
             }
             _ => self.store.on_completion(now, completion, &mut events),
@@ -429,6 +429,7 @@ impl<S: Streams, N: Namespace, O: Offload> Core<S, N, O> {
             self.namespace.next_deadline(),
             self.office.as_ref().and_then(|office| office.log_keeper.next_deadline()),
             self.office.as_ref().and_then(|office| office.keeper.doors.next_deadline()),
+            self.office.as_ref().and_then(|office| office.link.next_deadline()),
             self.failed.map(|(since, _)| since + STOPPED_ANSWERS_FOR),
             self.idle_memory.next_deadline(now, &[&self.arena, &self.store_arena]),
         ]
@@ -449,12 +450,13 @@ impl<S: Streams, N: Namespace, O: Offload> Core<S, N, O> {
         (now.monotonic.since(since) >= STOPPED_ANSWERS_FOR).then_some(reason)
     }
 
-    /// Stopped, and whoever asked has been told.
+    /// Stopped, and whoever asked has been told: the control plane has read it, or had its time to.
     pub fn is_done(&mut self) -> bool {
+        let at = self.turn_at;
         self.stopped
             && self.mesh.is_empty()
             && !self.mesh.is_congested()
-            && self.office.as_ref().is_none_or(|office| office.has_stopped())
+            && self.office.as_ref().is_none_or(|office| office.has_stopped() && office.link.has_ended(at))
     }
 
     pub(crate) fn on_outcome(&mut self, now: Now, outcome: Outcome) {

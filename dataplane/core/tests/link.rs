@@ -7,6 +7,7 @@ use arena::SharedPages;
 use base::counters::{Counter, readings};
 use bytes::{Bytes, BytesMut};
 use common::*;
+use link::{Down, Up};
 use std::io::Write;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -76,4 +77,62 @@ fn a_control_plane_that_reads_nothing_makes_nothing_grow() {
         assert_eq!(good.produce(0, records(&["afterwards"])).error_code, 0);
     }
     plane.stop(dataplane);
+}
+
+/// Clients whose requests lie in the link, unread, and a node that is told to stop.
+fn stopping(directory: &Directory) -> (Dataplane, ControlPlane, Vec<Client>) {
+    let dataplane = start(&directory.0, true, &["cores=2"]);
+    let mut plane = ControlPlane::connect(&directory.0);
+    plane.state(10, 0, 2);
+    let words: base::counters::Words = Arc::new(SharedPages::open(&directory.0.join("counters")).unwrap());
+    let request = large();
+    let mut clients: Vec<Client> = (0..6).map(|_| Client::connect(&dataplane)).collect();
+    for client in &mut clients {
+        client.socket.set_write_timeout(Some(DEADLINE)).unwrap();
+        client.socket.write_all(&request).unwrap();
+    }
+    let forwarded = || readings(&words).iter().map(|core| core.get(Counter::LinkForwarded)).sum::<u64>();
+    let began = Instant::now();
+    while forwarded() < 5 << 20 {
+        assert!(began.elapsed() < DEADLINE, "{} bytes are under way", forwarded());
+        std::thread::yield_now();
+    }
+    plane.say(Down::Stop);
+    let mut good = Client::connect(&dataplane);
+    while good.produce(1, records(&["still"])).error_code == 0 {
+        assert!(began.elapsed() < DEADLINE, "it does not stop");
+    }
+    (dataplane, plane, clients)
+}
+
+#[test]
+fn a_stop_ends_when_the_control_plane_has_read_what_was_said_to_it() {
+    let directory = Directory::new("backlog");
+    let (dataplane, mut plane, clients) = stopping(&directory);
+    // The store is closed within milliseconds; what was said is far more than a socket holds.
+    let closed = Instant::now();
+    while closed.elapsed() < Duration::from_millis(300) {
+        assert!(!dataplane.thread.is_finished(), "it ends before all is read");
+        std::thread::yield_now();
+    }
+    let mut requests = 0;
+    plane.wait(|up| {
+        requests += usize::from(matches!(up, Up::Forward(_)));
+        matches!(up, Up::Stopped)
+    });
+    assert_eq!(requests, clients.len(), "what was said before is read before");
+    dataplane.thread.join().unwrap();
+}
+
+#[test]
+fn a_stop_does_not_wait_for_ever_for_a_control_plane_that_reads_nothing() {
+    let directory = Directory::new("deaf-stop");
+    let (dataplane, plane, clients) = stopping(&directory);
+    let began = Instant::now();
+    while !dataplane.thread.is_finished() {
+        assert!(began.elapsed() < DEADLINE, "it waits for ever");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    dataplane.thread.join().unwrap();
+    drop((plane, clients));
 }
