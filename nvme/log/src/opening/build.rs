@@ -111,7 +111,8 @@ impl Opening {
         }
         self.settle_owners()?;
         for (id, shard) in &mut self.shards {
-            shard.hold_freed(superblock.map);
+            let before = shard.hold_freed(superblock.map);
+            self.held_before.extend(before.into_iter().map(|extent| (*id, extent)));
             owned.extend(shard.slabs.iter().map(|slab| (*slab, *id)));
             by_core.entry(id.0 % cores).or_default().push(*id);
         }
@@ -175,6 +176,9 @@ impl Opening {
     /// Turns of the stores until their checkpoints are published.
     pub(super) fn poll_stores(&mut self, now: Now, plan: &mut Plan) -> Result<bool, OpenError> {
         let mut done = true;
+        if self.newest_is_certain && !self.held_before.is_empty() {
+            self.let_go_of_the_checkpoints_before();
+        }
         let keeper = self.keeper.as_mut().expect("made with the stores");
         let mut full = false;
         for index in 0..self.stores.len() {
@@ -201,13 +205,36 @@ impl Opening {
         }
         if full && self.tokens.is_empty() && !keeper.is_busy() {
             let leaner = self.stores.iter_mut().map(Store::restart_leaner).filter(|leaner| *leaner).count();
-            return if leaner > 0 { Ok(false) } else { Err(OpenError::NoRoom) };
+            return if leaner > 0 || self.make_the_newest_certain() { Ok(false) } else { Err(OpenError::NoRoom) };
         }
         // A namespace that is nearly full may have to grow for the checkpoints that end its opening.
         if keeper.has_waiting() {
             keeper.poll(now, plan);
         }
         Ok(done && self.tokens.is_empty() && !keeper.is_busy())
+    }
+}
+
+impl Opening {
+    /// There is no room for the new checkpoints beside the two that are there. The newest is written once more, so that it
+    /// is on the medium whatever was flushed of it; then what only the one before has may be used again. Says whether there
+    /// is anything to let go of.
+    fn make_the_newest_certain(&mut self) -> bool {
+        if self.held_before.is_empty() || self.newest_is_certain {
+            return false;
+        }
+        self.newest_is_certain = true;
+        let map = self.superblock().map;
+        for root in self.roots.iter().flatten() {
+            self.driver.write(map.root(root.shard, usize::from(root.slot)), root.encode());
+        }
+        self.driver.flush();
+        true
+    }
+
+    fn let_go_of_the_checkpoints_before(&mut self) {
+        let held = std::mem::take(&mut self.held_before);
+        self.stores.iter_mut().for_each(|store| store.restart_with_room(&held));
     }
 }
 
@@ -263,16 +290,23 @@ impl RecoveredShard {
     }
 
     /// What was freed and is in use again (or lies in a slab that is no longer the shard's) needs no holding.
-    fn hold_freed(&mut self, map: RegionMap) {
+    /// What was given up, and what the checkpoint before has, is not used again before this opening is complete. Returns
+    /// what is held for that checkpoint alone.
+    fn hold_freed(&mut self, map: RegionMap) -> Vec<ExtentAddress> {
         let taken: Vec<ExtentAddress> = self.taken().collect();
         let mut held: Vec<ExtentAddress> = Vec::new();
-        for extent in std::mem::take(&mut self.freed) {
+        let freed = std::mem::take(&mut self.freed).into_iter().map(|extent| (extent, false));
+        let before = std::mem::take(&mut self.storage_before).into_iter().map(|extent| (extent, true));
+        let mut held_before = Vec::new();
+        for (extent, is_before) in freed.chain(before) {
             let owned = map.slab_of(extent.start).is_some_and(|slab| self.slabs.contains(&slab));
             let overlaps = |other: &ExtentAddress| other.whole().overlaps(extent.whole());
             if owned && !taken.iter().any(overlaps) && !held.iter().any(overlaps) {
                 held.push(extent);
+                held_before.extend(is_before.then_some(extent));
             }
         }
         self.freed = held;
+        held_before
     }
 }

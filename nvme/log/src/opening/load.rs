@@ -12,7 +12,7 @@ use nvme_format::blob::PartitionBlob;
 use nvme_format::directory::{BlobPlace, Directory};
 use nvme_format::region::RegionMap;
 use nvme_format::root::{Root, RootReading};
-use nvme_format::{Malformed, Superblock, crc};
+use nvme_format::{ExtentAddress, Malformed, Superblock, crc};
 
 /// Blobs that lie this close are read together.
 const READ_BLOCKS_MAX: u64 = 256;
@@ -26,6 +26,11 @@ struct Candidate {
     roots: Vec<Root>,
     directory: Option<Directory>,
     reading: usize,
+    /// The directory of the root before, while both are there.
+    reading_before: Option<usize>,
+    /// What the root before needs. The newest was perhaps never flushed: should the power fail before this opening has a
+    /// checkpoint of its own, a device may take it back, and then the one before has to be whole (seed 1796100146).
+    storage_before: Vec<ExtentAddress>,
     loaded: Option<RecoveredShard>,
     /// The newest root whose directory could be read, though some of its blobs could not.
     incomplete: Option<(Root, Directory)>,
@@ -71,23 +76,14 @@ impl Loading {
                 roots,
                 directory: None,
                 reading: 0,
+                reading_before: None,
+                storage_before: Vec::new(),
                 loaded: None,
                 incomplete: None,
                 takes_losses: false,
             });
         }
         Loading { candidates, blobs: Vec::new(), accept_loss, map: superblock.map, blocks }
-    }
-
-    /// Writes the newest roots once more. Their last writer was perhaps killed before it flushed them, and a device that is
-    /// asked to flush owes nothing to writes whose completion nobody was told: should the power fail while storage that
-    /// only the root before names is used again, both would be gone (seed 1796100146). What they name was flushed before
-    /// they were written first.
-    pub fn write_newest_roots(&self, driver: &mut Driver) {
-        for root in self.candidates.iter().filter_map(|candidate| candidate.roots.first()) {
-            driver.write(self.map.root(root.shard, usize::from(root.slot)), root.encode());
-        }
-        driver.flush();
     }
 
     /// Asks for the directories that are still missing.
@@ -98,8 +94,9 @@ impl Loading {
                 candidate.directory = Some(Directory { shard: candidate.shard, ..Directory::default() });
                 continue;
             }
-            let blocks = u64::from(root.directory_len).div_ceil(BLOCK_SIZE as u64).max(1);
-            candidate.reading = driver.read(BlockRange::new(root.directory, blocks as u32));
+            candidate.reading = driver.read(directory_range(root));
+            let before = candidate.roots.get(1).filter(|root| root.directory_len > 0);
+            candidate.reading_before = before.map(|root| driver.read(directory_range(root)));
         }
     }
 
@@ -110,11 +107,19 @@ impl Loading {
             if candidate.directory.is_some() {
                 continue;
             }
-            if let Some(root) = candidate.roots.first() {
-                let bytes = driver.result(candidate.reading).get(..root.directory_len as usize);
+            let (shard, map, blocks) = (candidate.shard, self.map, self.blocks);
+            let decoded = |root: &Root, bytes: &[u8]| {
+                let bytes = bytes.get(..root.directory_len as usize);
                 let good = bytes.filter(|bytes| crc::crc32c(bytes) == root.directory_crc);
-                let decoded = good.and_then(|bytes| Directory::decode(bytes, candidate.shard).ok());
-                candidate.directory = decoded.filter(|directory| is_possible(directory, self.map, self.blocks));
+                let directory = good.and_then(|bytes| Directory::decode(bytes, shard).ok());
+                directory.filter(|directory| is_possible(directory, map, blocks))
+            };
+            if let Some(root) = candidate.roots.first() {
+                candidate.directory = decoded(root, driver.result(candidate.reading));
+            }
+            if let (Some(reading), Some(root)) = (candidate.reading_before.take(), candidate.roots.get(1)) {
+                let before = decoded(root, driver.result(reading));
+                candidate.storage_before = before.map_or(Vec::new(), |directory| directory.storage);
             }
             if candidate.directory.is_none() {
                 complete &= candidate.fall_back(self.accept_loss, report)?;
@@ -196,8 +201,18 @@ impl Loading {
     /// The shards and the roots they come from.
     pub fn finish(self) -> Vec<(ShardId, RecoveredShard, Option<Root>)> {
         let whole = self.candidates.into_iter();
-        whole.map(|c| (c.shard, c.loaded.unwrap_or_default(), c.roots.first().copied())).collect()
+        let one = |candidate: Candidate| {
+            let mut shard = candidate.loaded.unwrap_or_default();
+            shard.storage_before = candidate.storage_before;
+            (candidate.shard, shard, candidate.roots.first().copied())
+        };
+        whole.map(one).collect()
     }
+}
+
+fn directory_range(root: &Root) -> BlockRange {
+    let blocks = u64::from(root.directory_len).div_ceil(BLOCK_SIZE as u64).max(1);
+    BlockRange::new(root.directory, blocks as u32)
 }
 
 fn blocks_of(place: &BlobPlace) -> u64 {
@@ -275,6 +290,7 @@ impl Candidate {
         if !self.roots.is_empty() {
             self.roots.remove(0);
         }
+        self.storage_before.clear();
         if !self.roots.is_empty() {
             report.older_checkpoints.push(self.shard);
             return Ok(false);

@@ -20,6 +20,8 @@ pub struct RecoveredShard {
     pub partitions: BTreeMap<PartitionId, Partition>,
     /// Extents given up in the replay: they keep their bytes until the opening is complete.
     pub freed: Vec<ExtentAddress>,
+    /// Storage that only the checkpoint before has: it keeps its bytes too, while there is room.
+    pub storage_before: Vec<ExtentAddress>,
     pub view: Option<SavedView>,
     pub view_place: Option<BlobPlace>,
     pub view_parts: Option<(i64, Vec<u8>)>,
