@@ -138,7 +138,7 @@ mod tests {
     use crate::builder::BatchBuilder;
     use crate::check::tests::rules;
     use crate::compression::{Codec, inflate};
-    use base::Offset;
+    use base::{LeaderEpoch, Offset};
 
     fn batch(codec: Codec) -> Bytes {
         let mut builder = BatchBuilder::new();
@@ -199,6 +199,7 @@ mod tests {
     fn a_time_job_finds_its_record() {
         let query = TimeQuery::AtOrAfter { time: WallMillis(1049), from: Offset(0) };
         let found = run(FindTimeJob::new(batch(Codec::Lz4), query, rules().inflate)).into_result();
-        assert_eq!(found, Ok(Some(FoundTime { offset: Offset(49), timestamp: WallMillis(1049) })));
+        let expected = FoundTime { offset: Offset(49), timestamp: WallMillis(1049), epoch: LeaderEpoch(-1) };
+        assert_eq!(found, Ok(Some(expected)));
     }
 }

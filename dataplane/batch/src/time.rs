@@ -3,22 +3,23 @@
 use crate::header::BatchView;
 use crate::skim::skim_records;
 use crate::stream::{InflateLimits, StreamError, Walk};
-use base::{Offset, WallMillis};
+use base::{LeaderEpoch, Offset, WallMillis};
 
-/// Which record is looked for. Records before `from`, the log's start, do not count.
+/// Which record is looked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TimeQuery {
-    /// The first record at or after a time.
+    /// The first record at or after a time. Records before `from`, the log's start, do not count.
     AtOrAfter { time: WallMillis, from: Offset },
     /// The first record that has the batch's largest timestamp.
-    Max { from: Offset },
+    Max,
 }
 
-/// A record and its time.
+/// A record, its time, and the epoch of its batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FoundTime {
     pub offset: Offset,
     pub timestamp: WallMillis,
+    pub epoch: LeaderEpoch,
 }
 
 /// The record, or `None` where the batch has none such: the header's maximum may belong to a record that compaction or
@@ -31,7 +32,7 @@ pub fn find_time(
     let header = batch.header();
     let (time, from) = match query {
         TimeQuery::AtOrAfter { time, from } => (time, from),
-        TimeQuery::Max { from } => (header.max_timestamp, from),
+        TimeQuery::Max => (header.max_timestamp, header.base_offset),
     };
     if header.max_timestamp < time || header.last_offset() < from {
         return Ok(None);
@@ -41,6 +42,7 @@ pub fn find_time(
         let record = FoundTime {
             offset: header.offset_at(record.offset_delta),
             timestamp: header.timestamp_at(record.timestamp_delta),
+            epoch: header.partition_leader_epoch,
         };
         if record.timestamp >= time && record.offset >= from {
             found = Some(record);
@@ -86,8 +88,7 @@ mod tests {
             assert_eq!(at(9, 104), None);
             assert_eq!(at(10, 0), None);
             assert_eq!(at(0, 105), None);
-            assert_eq!(find(&bytes, TimeQuery::Max { from: Offset(0) }), Some((101, 9)));
-            assert_eq!(find(&bytes, TimeQuery::Max { from: Offset(102) }), Some((103, 9)));
+            assert_eq!(find(&bytes, TimeQuery::Max), Some((101, 9)));
         }
     }
 
@@ -95,7 +96,7 @@ mod tests {
     fn with_append_times_every_record_has_the_batchs() {
         let mut bytes = batch(Codec::Gzip);
         restamp_timestamp(&mut bytes, TimestampType::LogAppendTime, WallMillis(50));
-        assert_eq!(find(&bytes, TimeQuery::Max { from: Offset(0) }), Some((100, 50)));
+        assert_eq!(find(&bytes, TimeQuery::Max), Some((100, 50)));
         let query = TimeQuery::AtOrAfter { time: WallMillis(50), from: Offset(103) };
         assert_eq!(find(&bytes, query), Some((103, 50)));
     }

@@ -218,7 +218,7 @@ impl Partitions {
                     (bytes, _) => *step = Step::Walking(joined(bytes)),
                 },
                 Step::Walking(bytes) => match walk(search, &bytes) {
-                    Walked::Found(found) => *state = State::Done(told(store, search, found)),
+                    Walked::Found(found) => *state = State::Done(told(search, found)),
                     Walked::Failed(error) => *state = State::Done(Err(error)),
                     Walked::Offload(batch, rest) => {
                         let query = search.time_query(store);
@@ -233,7 +233,7 @@ impl Partitions {
                     if let Some(next) = self.next_step(now, store, token, number, search) {
                         *step = next;
                     } else {
-                        *state = State::Done(told(store, search, None));
+                        *state = State::Done(told(search, None));
                     }
                 }
             }
@@ -252,12 +252,13 @@ impl Partitions {
     ) -> Option<Step> {
         let start = store.log_start(search.log);
         let cursor = match (search.cursor, search.query) {
-            (Some(cursor), _) => cursor.max(start),
+            (Some(cursor), Wanted::Max(_)) => cursor,
+            (Some(cursor), Wanted::At(_)) => cursor.max(start),
             (None, Wanted::Max(_)) => match store.largest_timestamp_below(search.log, search.upper) {
                 Ok(found) => {
                     let (largest, offset) = found?;
                     search.query = Wanted::Max(largest);
-                    offset.max(start)
+                    offset
                 }
                 Err(plan) => {
                     self.read(store, plan, token, number, None);
@@ -274,7 +275,18 @@ impl Partitions {
             },
         };
         search.cursor = Some(cursor);
-        match store.locate(now, search.log, cursor, search.upper, STEP) {
+        // The largest time is that of what is kept, as in Kafka: of a record before the log's start, too, while its segment
+        // is there.
+        let located = match search.query {
+            Wanted::Max(_) => store.locate_kept(now, search.log, cursor, search.upper, STEP),
+            Wanted::At(_) => store.locate(now, search.log, cursor, search.upper, STEP),
+        };
+        match located {
+            // The segment went meanwhile: another has the largest time now.
+            Located::OutOfRange if matches!(search.query, Wanted::Max(_)) => {
+                search.cursor = None;
+                Some(Step::Next)
+            }
             Located::Nothing | Located::OutOfRange => None,
             Located::NeedsRead(plan) => {
                 self.read(store, plan, token, number, None);
@@ -297,7 +309,7 @@ impl Partitions {
         let State::Search(search, step) = &mut list.places[number].state else { return };
         let Step::Finding(rest) = std::mem::replace(step, Step::Next) else { return };
         match job.into_result() {
-            Ok(Some(found)) => list.places[number].state = State::Done(told(store, search, Some(found))),
+            Ok(Some(found)) => list.places[number].state = State::Done(told(search, Some(found))),
             Ok(None) => *step = Step::Walking(rest),
             Err(_) => list.places[number].state = State::Done(Err(ListOffsetsError::Corrupt)),
         }
@@ -307,20 +319,19 @@ impl Partitions {
 
 impl Search {
     fn time_query(&self, store: &Store) -> TimeQuery {
-        let from = store.log_start(self.log);
         match self.query {
-            Wanted::At(time) => TimeQuery::AtOrAfter { time, from },
-            Wanted::Max(_) => TimeQuery::Max { from },
+            Wanted::At(time) => TimeQuery::AtOrAfter { time, from: store.log_start(self.log) },
+            Wanted::Max(_) => TimeQuery::Max,
         }
     }
 }
 
 /// What is told of a record: one at or above the bound does not exist for the reader.
-fn told(store: &Store, search: &Search, found: Option<FoundTime>) -> Result<ListedOffset, ListOffsetsError> {
+fn told(search: &Search, found: Option<FoundTime>) -> Result<ListedOffset, ListOffsetsError> {
     match found.filter(|found| found.offset < search.upper) {
-        Some(found) => {
-            let epoch = store.epochs(search.log).epoch_at(found.offset);
-            Ok(ListedOffset { offset: Some(found.offset), timestamp: Some(found.timestamp.0), epoch })
+        Some(FoundTime { offset, timestamp, epoch }) => {
+            let epoch = Some(epoch).filter(|epoch| epoch.0 >= 0);
+            Ok(ListedOffset { offset: Some(offset), timestamp: Some(timestamp.0), epoch })
         }
         None if search.unsure => Err(ListOffsetsError::OffsetNotAvailable),
         None => Ok(NOTHING),
@@ -353,7 +364,7 @@ fn walk(search: &mut Search, bytes: &Bytes) -> Walked {
         }
         let query = match search.query {
             Wanted::At(time) => TimeQuery::AtOrAfter { time, from },
-            Wanted::Max(_) => TimeQuery::Max { from },
+            Wanted::Max(_) => TimeQuery::Max,
         };
         match find_time(&view, query, search.limits) {
             Ok(Some(found)) => return Walked::Found(Some(found)),
@@ -362,8 +373,7 @@ fn walk(search: &mut Search, bytes: &Bytes) -> Walked {
         }
     }
     search.cursor = search.cursor.max(next);
-    // Of the largest time only the stretch is looked at in which the log says it is: where the log's start has passed
-    // that record, there is none to name.
+    // Of the largest time only the stretch is looked at in which the log says it is.
     if matches!(search.query, Wanted::Max(_)) { Walked::Found(None) } else { Walked::Through }
 }
 

@@ -502,6 +502,44 @@ fn a_cancelled_fetch_that_reads_is_answered_and_waits_for_nothing() {
     assert!(node.outcomes.is_empty());
 }
 
+/// The log says which record has the largest time as long as it keeps it, like Kafka: also where that was deleted, until
+/// its segment goes.
+#[test]
+fn the_largest_time_is_that_of_what_is_kept() {
+    let mut node = Node::new(64, 8);
+    node.lead(P(1), 4, &[("internal.segment.bytes", "300")]);
+    for (codec, times) in [(Codec::Gzip, [5, 90]), (Codec::None, [8, 7]), (Codec::None, [1, 2]), (Codec::None, [3, 4])]
+    {
+        let mut builder = batch::BatchBuilder::new();
+        builder.compression(codec.into());
+        for time in times {
+            builder.append(WallMillis(time), None, Some(&[7; 50]), &[]);
+        }
+        node.produce(Acks::All, P(1), builder.build()).expect("appended");
+    }
+    let log = node.store.find(P(1)).expect("it is led");
+    let segments: Vec<Offset> = node.store.segments(log).map(|(segment, _)| segment.base).collect();
+    assert_eq!(segments[..2], [Offset(0), Offset(4)], "two batches in the first");
+    let largest = |node: &mut Node| list(node, P(1), OffsetQuery::MaxTimestamp).expect("known");
+    let told = |offset, time| ListedOffset {
+        offset: Some(Offset(offset)),
+        timestamp: Some(time),
+        epoch: Some(LeaderEpoch(4)),
+    };
+    assert_eq!(largest(&mut node), told(1, 90));
+    for (start, at_five) in [(1, (1, 90)), (2, (2, 8)), (3, (3, 7))] {
+        assert_eq!(delete(&mut node, P(1), Some(start)), Ok(Offset(start)));
+        assert_eq!(largest(&mut node), told(1, 90), "the segment of {start} is kept");
+        assert_eq!(found(list(&mut node, P(1), OffsetQuery::At(5))), Ok(at_five), "what is read starts at {start}");
+    }
+    for start in [4, 6, 7] {
+        assert_eq!(delete(&mut node, P(1), Some(start)), Ok(Offset(start)));
+        assert_eq!(largest(&mut node), told(7, 4), "from {start} on");
+    }
+    assert_eq!(delete(&mut node, P(1), Some(8)), Ok(Offset(8)));
+    assert_eq!(found(list(&mut node, P(1), OffsetQuery::MaxTimestamp)), Ok((-1, -1)), "nothing is kept");
+}
+
 #[test]
 fn retention_moves_the_start_and_wakes_who_waits_before_it() {
     let (disk, mut now) = (new_disk(64, 11), START);

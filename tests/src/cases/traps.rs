@@ -36,7 +36,7 @@ pub const CASES: &[(&str, Run)] = &[
     ("trap/topics-as-made", topics_as_made),
 ];
 
-const TIME: i64 = 1_700_000_000_000;
+pub(super) const TIME: i64 = 1_700_000_000_000;
 
 fn text(text: &str) -> KafkaString {
     KafkaString::from(text)
@@ -194,6 +194,14 @@ fn times_out_of_order(bench: &mut Bench<'_>) -> Result<Value> {
     Ok(json!(found?))
 }
 
+/// Deletes what lies before `offset`, everything for -1.
+pub(super) fn delete_records(raw: &mut Raw, name: &str, offset: i64) -> Result<Value> {
+    let partition = DeleteRecordsPartition { partition_index: 0, offset, ..Default::default() };
+    let topic = DeleteRecordsTopic { name: text(name), partitions: vec![partition], ..Default::default() };
+    let request = DeleteRecordsRequest { topics: vec![topic], timeout_ms: 10_000, ..Default::default() };
+    raw.ask(2, &request.into())
+}
+
 fn nothing_at_that_time(bench: &mut Bench<'_>) -> Result<Value> {
     let (mut raw, name) = (bench.raw(), bench.name("later"));
     create(&mut raw, &name, 1, &[])?;
@@ -203,10 +211,7 @@ fn nothing_at_that_time(bench: &mut Bench<'_>) -> Result<Value> {
     }
     raw.ask(9, &produce(&name, vec![(0, batch(&[0, 1], b"v"))]))?;
     found.push(by_time(&mut raw, &name, TIME + 2, 7)?);
-    let partition = DeleteRecordsPartition { partition_index: 0, offset: -1, ..Default::default() };
-    let topic = DeleteRecordsTopic { name: text(&name), partitions: vec![partition], ..Default::default() };
-    let request = DeleteRecordsRequest { topics: vec![topic], timeout_ms: 10_000, ..Default::default() };
-    raw.ask(2, &request.into())?;
+    delete_records(&mut raw, &name, -1)?;
     for time in [0, TIME, TIME + 1, -1, -2, -3] {
         found.push(by_time(&mut raw, &name, time, 7)?);
     }

@@ -1,7 +1,7 @@
 //! Rows of the table of traps about retention and times: readers that race it, lookups after it, clocks that are wrong.
 
 use super::Bench;
-use super::traps::{by_time, fetch, produce};
+use super::traps::{TIME, by_time, delete_records, fetch, produce};
 use crate::topics::create;
 use crate::{Result, wait};
 use base::WallMillis;
@@ -16,6 +16,7 @@ pub const CASES: &[(&str, Run)] = &[
     ("trap/fetch-races-retention", fetch_races_retention),
     ("trap/after-retention", after_retention),
     ("trap/wrong-clocks", wrong_clocks),
+    ("trap/largest-time-deleted", largest_time_deleted),
 ];
 
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -97,6 +98,33 @@ fn after_retention(bench: &mut Bench<'_>) -> Result<Value> {
         // The epoch of a log's end without records is the leader's or none.
         told["LeaderEpoch"] = Value::Null;
         found.push(told);
+    }
+    Ok(json!(found))
+}
+
+/// The record with the largest time is deleted: it is named while its segment is there, and then that of those left.
+fn largest_time_deleted(bench: &mut Bench<'_>) -> Result<Value> {
+    let (mut raw, name) = (bench.raw(), bench.name("largest-deleted"));
+    create(&mut raw, &name, 1, &[("segment.bytes", "1048576"), ("retention.ms", "-1")])?;
+    // Two segments of two batches each; the largest time is the first of all.
+    for before in [0, 7000, 9000, 8000] {
+        raw.ask(9, &produce(&name, vec![(0, at(TIME - before, &vec![7; 400_000]))]))?;
+    }
+    let mut found = vec![by_time(&mut raw, &name, MAX_TIMESTAMP, 7)?];
+    for start in [1, 3] {
+        delete_records(&mut raw, &name, start)?;
+        if start == 3 {
+            // Kafka looks for segments before the log's start from time to time.
+            wait::until("the first segment to go", PATIENCE, || {
+                Ok((by_time(&mut raw, &name, MAX_TIMESTAMP, 7)?["Offset"] != 0).then_some(()))
+            })?;
+        }
+        found.extend(
+            [EARLIEST, MAX_TIMESTAMP]
+                .iter()
+                .map(|asked| by_time(&mut raw, &name, *asked, 7))
+                .collect::<Result<Vec<_>>>()?,
+        );
     }
     Ok(json!(found))
 }
