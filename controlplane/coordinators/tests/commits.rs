@@ -252,6 +252,21 @@ fn offsets_of_groups_without_members_expire_with_the_group() {
 }
 
 #[test]
+fn offsets_survive_a_clock_that_steps_forth_and_back() {
+    let mut world = World::new(&[]);
+    world.commit_errors(8, commit("g", "orders", &[(0, 1)]));
+    let step = 8 * DAY.as_millis() as i64;
+    world.now.wall.0 += step;
+    world.pass(Duration::from_secs(1800));
+    world.now.wall.0 -= step;
+    world.pass(Duration::from_secs(1800));
+    assert_eq!(world.committed("g", 0), 1);
+    world.now.wall.0 += step;
+    world.pass(Duration::from_secs(2 * 3600));
+    assert_eq!(world.committed("g", 0), -1, "who says so for an hour is believed");
+}
+
+#[test]
 fn offsets_of_a_group_that_had_members_expire_from_when_the_last_left() {
     let mut world = World::new(&[]);
     let (members, generation) = world.stable("g", 1);

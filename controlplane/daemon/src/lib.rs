@@ -29,6 +29,21 @@ use base::Uuid;
 use settings::NodeConfig;
 use std::path::PathBuf;
 
+/// What an operator does about what the system says of a file.
+pub fn advice(error: &std::io::Error) -> &'static str {
+    use std::io::ErrorKind;
+    match error.kind() {
+        ErrorKind::PermissionDenied => "; run as its owner, or give this user the right to read and write there",
+        ErrorKind::StorageFull | ErrorKind::QuotaExceeded => "; make room on its file system",
+        ErrorKind::ReadOnlyFilesystem => "; mount its file system for writing, or choose another directory (--data)",
+        ErrorKind::NotADirectory | ErrorKind::AlreadyExists => {
+            "; a file stands where a directory is needed: name another"
+        }
+        ErrorKind::NotFound => "; correct the path",
+        _ => "",
+    }
+}
+
 /// What the process is started with.
 #[derive(Clone, Debug)]
 pub struct DaemonOptions {
@@ -50,9 +65,12 @@ pub struct DaemonOptions {
 /// Why the process ends, or does not begin.
 #[derive(Debug, thiserror::Error)]
 pub enum DaemonError {
-    #[error("{what} {}: {error}", path.display())]
+    #[error("{what} {}: {error}{}", path.display(), advice(error))]
     File { what: &'static str, path: PathBuf, error: std::io::Error },
-    #[error("{}: {reason}", path.display())]
+    #[error(
+        "{}: {reason}; put the file back, or a copy of it: the ids that belong in it stand in the namespace (`pollux dump \
+         DIR superblock`)", path.display()
+    )]
     Unreadable { path: PathBuf, reason: String },
     #[error("{} is formatted already", .0.display())]
     Formatted(PathBuf),

@@ -85,6 +85,9 @@ pub struct ProcessArgs {
     /// Directory where the two processes meet [default: DIR/run].
     #[arg(long, value_name = "DIR")]
     pub run_dir: Option<PathBuf>,
+    /// The process of `start` that started this one, and with which it ends.
+    #[arg(long, hide = true, value_name = "PID", requires = "run_dir")]
+    pub supervisor: Option<i32>,
 }
 
 /// Why a start is refused; the text says what to do.
@@ -92,10 +95,10 @@ pub struct ProcessArgs {
 pub enum StartError {
     #[error("{0}")]
     Config(#[from] settings::ConfigError),
-    #[error("the configuration {} cannot be read: {error}", path.display())]
+    #[error("the configuration {} cannot be read: {error}{}", path.display(), daemon::advice(error))]
     ConfigFile { path: PathBuf, error: std::io::Error },
-    #[error("{what} {}: {error}", path.display())]
-    Directory { what: &'static str, path: PathBuf, error: std::io::Error },
+    #[error("{what} {}: {error}{}", path.display(), daemon::advice(error))]
+    File { what: &'static str, path: PathBuf, error: std::io::Error },
     #[error("{0}")]
     Dataplane(#[from] data_core::DataplaneError),
     #[error("{0}")]

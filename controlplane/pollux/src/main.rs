@@ -90,7 +90,12 @@ fn start(mut args: NodeArgs) -> Result<ExitCode, StartError> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
         if let Some(address) = config.node.metrics {
-            let failed = |error| StartError::Invalid(format!("metrics on {address}: {error}"));
+            let failed = |error| {
+                StartError::Invalid(format!(
+                    "metrics on {address}: {error}; choose another port (--set 'metrics=\"HOST:PORT\"'), or none \
+                     (--set 'metrics=\"off\"')"
+                ))
+            };
             console::serve(address, run_dir.path().to_owned()).await.map_err(failed)?;
         }
         supervisor::Supervisor::new(args, run_dir.path().to_owned(), &config.node.cores)?.run().await
@@ -104,6 +109,8 @@ fn exit_code(error: &StartError) -> ExitCode {
             ExitCode::from(supervisor::EXIT_CONFIG)
         }
         StartError::Dataplane(error) if error.is_final() => ExitCode::from(supervisor::EXIT_CORRUPTION),
+        // Its files were in order when it began.
+        StartError::ControlPlane(daemon::DaemonError::Fault(_)) => ExitCode::from(supervisor::EXIT_TEMPORARY),
         _ => ExitCode::FAILURE,
     }
 }

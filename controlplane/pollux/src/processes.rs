@@ -66,11 +66,12 @@ pub fn prepare_directory(data: &Path) -> Result<(), StartError> {
 }
 
 fn create(path: &Path) -> Result<(), StartError> {
-    std::fs::create_dir_all(path).map_err(|error| StartError::Directory {
-        what: "this user cannot make a directory of, or write to,",
-        path: path.to_owned(),
-        error,
-    })
+    std::fs::create_dir_all(path).map_err(of_file("making the directory", path))
+}
+
+/// The system's reason, with the file and what was to be done to it.
+fn of_file(what: &'static str, path: &Path) -> impl FnOnce(std::io::Error) -> StartError {
+    move |error| StartError::File { what, path: path.to_owned(), error }
 }
 
 /// Where the two processes meet: inside the data directory, unless its path is too long for a socket's name.
@@ -97,6 +98,15 @@ fn ids(data: &Path, run_dir: &Path, cluster_id: Option<&str>) -> Result<Ids, Sta
         return Ok(Ids { cluster_id, directory_id });
     }
     let path = run_dir.join(IDS_FILE);
+    if !path.exists() && daemon::has_run(&data.join("controlplane")) {
+        // Ids of another draw would make a stranger of the namespace.
+        return Err(StartError::Invalid(format!(
+            "{} has no meta.properties, though this node has run: put it back, or a copy of it; the ids that belong in it \
+             stand in the namespace (`pollux dump {} superblock`)",
+            data.join("controlplane").display(),
+            data.display()
+        )));
+    }
     let cluster_id = match cluster_id {
         Some(given) => Uuid::from_str(given).map_err(|error| StartError::Invalid(format!("--cluster-id: {error}")))?,
         None => Uuid::random(&mut random()?),
@@ -107,16 +117,18 @@ fn ids(data: &Path, run_dir: &Path, cluster_id: Option<&str>) -> Result<Ids, Sta
     });
     // Whoever comes first draws: `link` fails where the name is taken, and then the other's draw holds.
     let own = run_dir.join(format!("{IDS_FILE}.{}", std::process::id()));
-    std::fs::write(&own, drawn.to_string())?;
-    let linked = std::fs::hard_link(&own, &path);
-    std::fs::remove_file(&own)?;
+    let written = std::fs::write(&own, drawn.to_string());
+    let linked = written.and_then(|()| std::fs::hard_link(&own, &path));
+    // Where it could not be written there may be nothing to remove.
+    let _removed = std::fs::remove_file(&own);
     if let Err(error) = linked
         && error.kind() != std::io::ErrorKind::AlreadyExists
     {
-        return Err(error.into());
+        return Err(of_file("writing", &path)(error));
     }
-    let text = std::fs::read_to_string(&path)?;
-    let broken = || StartError::Invalid(format!("{} is not readable; remove it", path.display()));
+    let text = std::fs::read_to_string(&path).map_err(of_file("reading", &path))?;
+    let broken =
+        || StartError::Invalid(format!("{} holds no ids: remove it, and the next start draws others", path.display()));
     let value: serde_json::Value = serde_json::from_str(&text).map_err(|_| broken())?;
     let field = |name: &str| value[name].as_str().map(str::to_owned).ok_or_else(broken);
     let directory_id = Uuid::from_str(&field("directory_id")?).map_err(|_| broken())?;
@@ -148,13 +160,16 @@ fn place(args: &ProcessArgs, cluster_id: Option<&str>) -> Result<Place, StartErr
     Ok(Place { config, data, run_dir, _own_run_dir: own, ids })
 }
 
-/// The children of `start` end with it.
+/// The children of `start` end with it, also where it was gone before they could ask for that.
 fn end_with_supervisor(args: &ProcessArgs) -> Result<Remains, StartError> {
-    if args.run_dir.is_some() {
+    if let Some(supervisor) = args.supervisor {
         rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::TERM))
             .map_err(std::io::Error::from)?;
+        if rustix::process::Pid::as_raw(rustix::process::getppid()) != supervisor {
+            return Err(StartError::Invalid(format!("process {supervisor}, which started this one, has ended")));
+        }
     }
-    let made_by_start = args.run_dir.is_some() && args.node.ephemeral;
+    let made_by_start = args.supervisor.is_some() && args.node.ephemeral;
     let directories = made_by_start.then(|| args.node.data.iter().chain(&args.run_dir).cloned().collect());
     Ok(Remains { supervisor: rustix::process::getppid(), directories: directories.unwrap_or_default() })
 }
@@ -213,9 +228,9 @@ pub fn controlplane(args: &ProcessArgs) -> Result<ExitCode, StartError> {
         directory_id: place.ids.directory_id,
         config: place.config.clone(),
         // Under a supervisor the port is the supervisor's.
-        console: match (&args.run_dir, place.config.node.metrics) {
+        console: match (args.supervisor, place.config.node.metrics) {
             (_, None) => None,
-            (Some(run_dir), Some(_)) => Some(daemon::Console::Socket(console_path(run_dir))),
+            (Some(_), Some(_)) => Some(daemon::Console::Socket(console_path(&place.run_dir))),
             (None, Some(address)) => Some(daemon::Console::Port(address)),
         },
         seed: random()?.next_u64(),
@@ -226,7 +241,7 @@ pub fn controlplane(args: &ProcessArgs) -> Result<ExitCode, StartError> {
 
 /// Prepares both halves of a data directory; refuses one that is in use or holds something.
 pub fn format(args: &FormatArgs) -> Result<ExitCode, StartError> {
-    let process = ProcessArgs { node: args.node.clone(), run_dir: None };
+    let process = ProcessArgs { node: args.node.clone(), run_dir: None, supervisor: None };
     let place = place(&process, args.cluster_id.as_deref())?;
     data_core::format(dataplane_options(&process, &place)?)?;
     daemon::format(&place.data.join("controlplane"), &place.ids.cluster_id, place.ids.directory_id, &place.config)?;

@@ -7,12 +7,15 @@ use std::process::{ExitCode, Stdio};
 use std::time::{Duration, Instant};
 use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::process::{Child, Command};
-use tokio::signal::unix::{SignalKind, signal};
+use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::mpsc;
 
 /// A child that ends with one of these is not started again: the same would happen.
 pub const EXIT_CORRUPTION: u8 = 65;
 pub const EXIT_CONFIG: u8 = 78;
+/// It may go better later (EX_TEMPFAIL): a full file system that someone makes room on. Started again even where it never
+/// served.
+pub const EXIT_TEMPORARY: u8 = 75;
 /// Any other error that a process tells before it ends; a panic or a signal has another.
 const EXIT_FAILURE: u8 = 1;
 
@@ -46,6 +49,18 @@ struct Process {
     pause: Duration,
     /// When a dead child is started again.
     restart_at: Instant,
+}
+
+impl Process {
+    fn pause_ms(&self) -> u64 {
+        self.pause.as_millis() as u64
+    }
+
+    /// It is started again after a pause, which grows.
+    fn die(&mut self) {
+        self.restart_at = Instant::now() + self.pause;
+        self.pause = (self.pause * 2).min(RESTART_PAUSE_MAX);
+    }
 }
 
 /// What becomes of a process next.
@@ -115,6 +130,10 @@ impl Supervisor {
             .args(self.args.to_args())
             .arg("--run-dir")
             .arg(&self.run_dir)
+            .args(["--supervisor", &std::process::id().to_string()])
+            // What a terminal sends to all of its group (Ctrl-C, its end) comes to the supervisor alone, which stops the
+            // pair in order.
+            .process_group(0)
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .kill_on_drop(true);
@@ -145,12 +164,14 @@ impl Supervisor {
     pub async fn run(mut self) -> Result<ExitCode, StartError> {
         let mut terminate = signal(SignalKind::terminate())?;
         let mut interrupt = signal(SignalKind::interrupt())?;
+        let mut hangup = hangup()?;
         let mut dataplane = self.process(Role::Dataplane)?;
         let mut controlplane = self.process(Role::ControlPlane)?;
         loop {
             tokio::select! {
                 _ = terminate.recv() => break,
                 _ = interrupt.recv() => break,
+                () = hung_up(&mut hangup) => break,
                 Some(Event::Line(role, value)) = self.inbox.recv() => self.on_line(role, &value),
                 turn = next(&mut dataplane) => {
                     if let Some(code) = self.on_turn(&mut dataplane, turn)? {
@@ -199,14 +220,21 @@ impl Supervisor {
 
     /// The exit code to end with, where starting again is useless.
     fn on_turn(&self, process: &mut Process, turn: Turn) -> Result<Option<ExitCode>, StartError> {
+        let name = process.role.subcommand();
         let Turn::Ended(status) = turn else {
-            process.child = Some(self.spawn(process.role)?);
             process.started = Instant::now();
+            match self.spawn(process.role) {
+                Ok(child) => process.child = Some(child),
+                // A host that has no process to give now may have one later, and the other half serves meanwhile.
+                Err(error) => {
+                    tracing::error!(process = name, %error, pause_ms = process.pause_ms(), "cannot be started; trying again");
+                    process.die();
+                }
+            }
             return Ok(None);
         };
         let code = status?.code().and_then(|code| u8::try_from(code).ok());
         process.child = None;
-        let name = process.role.subcommand();
         if let Some(code) = code.filter(|code| [EXIT_CORRUPTION, EXIT_CONFIG].contains(code)) {
             tracing::error!(process = name, code, "ended and would end again: not restarted");
             return Ok(Some(ExitCode::from(code)));
@@ -222,10 +250,25 @@ impl Supervisor {
             tracing::error!(process = name, ?code, "ended, and what it held in memory with it");
             return Ok(Some(ExitCode::FAILURE));
         }
-        tracing::warn!(process = name, ?code, pause_ms = process.pause.as_millis() as u64, "ended; starting again");
-        process.restart_at = Instant::now() + process.pause;
-        process.pause = (process.pause * 2).min(RESTART_PAUSE_MAX);
+        tracing::warn!(process = name, ?code, pause_ms = process.pause_ms(), "ended; starting again");
+        process.die();
         Ok(None)
+    }
+}
+
+/// The end of the terminal stops the node as SIGTERM does, but where the start was told not to care (`nohup`).
+fn hangup() -> std::io::Result<Option<Signal>> {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let ignored = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    let ignored = ignored.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0);
+    let own = 1 << (SignalKind::hangup().as_raw_value() - 1);
+    if ignored & own == 0 { signal(SignalKind::hangup()).map(Some) } else { Ok(None) }
+}
+
+async fn hung_up(hangup: &mut Option<Signal>) {
+    match hangup {
+        Some(hangup) => drop(hangup.recv().await),
+        None => std::future::pending().await,
     }
 }
 

@@ -224,3 +224,65 @@ fn a_node_in_memory_leaves_nothing_when_it_is_killed() {
     child.wait().expect("reaped");
     until("nothing to be left", || (left() == 0).then_some(()));
 }
+
+#[test]
+fn metadata_that_is_gone_is_not_made_anew_over_a_namespace_with_records() {
+    let folder = Folder::new();
+    let data = folder.0.join("data");
+    let mut node = Running::start(&data, &[]).ready();
+    node.produce("kept", 100.0, 0.3);
+    assert!(node.stop().success());
+    let moved = folder.0.join("elsewhere");
+    fs::rename(data.join("controlplane"), &moved).expect("moved");
+    let mut node = Running::start(&data, &[]);
+    assert_eq!(node.wait_end().code(), Some(65), "{}", node.log());
+    assert!(node.log().contains("put the node's controlplane directory back"), "{}", node.log());
+    // What it says helps.
+    fs::remove_dir_all(data.join("controlplane")).expect("what the refused start left");
+    fs::rename(&moved, data.join("controlplane")).expect("moved back");
+    let mut node = Running::start(&data, &[]).ready();
+    node.produce("kept", 100.0, 0.3);
+    assert!(node.stop().success());
+    // Without the draw of the first start, ids are not drawn anew.
+    let meta = data.join("controlplane/meta.properties");
+    let text = fs::read(&meta).expect("it is there");
+    fs::remove_file(&meta).expect("removed");
+    fs::remove_dir_all(data.join("run")).expect("removed");
+    let mut node = Running::start(&data, &[]);
+    assert_eq!(node.wait_end().code(), Some(78), "{}", node.log());
+    assert!(node.log().contains("has no meta.properties"), "{}", node.log());
+    fs::write(&meta, text).expect("put back");
+    let mut node = Running::start(&data, &[]).ready();
+    assert!(node.stop().success());
+}
+
+/// The end of a terminal goes to all of its processes; the supervisor alone takes it, and stops the pair in order.
+#[test]
+fn the_end_of_a_terminal_is_a_clean_stop_unless_it_was_to_be_survived() {
+    let folder = Folder::new();
+    let mut node = Running::start(&folder.0.join("data"), &[]).ready();
+    node.produce("stopped", 100.0, 0.3);
+    signal(node.child.id(), Signal::HUP);
+    assert!(node.wait_end().success(), "{}", node.log());
+    let mut node = Running::start_under(&folder.0.join("data"), &["nohup"]).ready();
+    assert!(node.log().contains("recovered clean=true first=false"), "{}", node.log());
+    signal(node.child.id(), Signal::HUP);
+    node.produce("stopped", 100.0, 0.3);
+    assert!(node.stop().success());
+}
+
+/// Else one whose supervisor was killed before it could ask to end with it would hold the node's files for good.
+#[test]
+fn a_child_whose_supervisor_is_gone_does_not_begin() {
+    let folder = Folder::new();
+    for part in ["dataplane", "controlplane"] {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_pollux"));
+        command.arg(part).arg("--data").arg(folder.0.join("data")).arg("--run-dir").arg(&folder.0);
+        // Nobody's parent here.
+        let output = command.args(["--supervisor", "2147483647"]).output().expect("it runs");
+        assert!(!output.status.success());
+        let log = String::from_utf8_lossy(&output.stderr);
+        assert!(log.contains("has ended"), "{log}");
+        assert!(!folder.0.join("data").exists(), "it made nothing");
+    }
+}

@@ -103,7 +103,7 @@ impl MetaProperties {
         let (mut cluster, mut node, mut directory, mut version) = (None, None, None, None);
         for line in text.lines().map(str::trim).filter(|l| !l.is_empty() && !l.starts_with(['#', '!'])) {
             let Some((key, value)) = line.split_once(['=', ':']) else {
-                return bad(format!("no value in line {line:?}: restore the file, or remove it and it is made anew"));
+                return bad(format!("no value in line {line:?}"));
             };
             let value = unescape(value.trim());
             match key.trim() {

@@ -17,7 +17,7 @@ pub mod uuid;
 pub mod wheel;
 pub mod work;
 
-pub use clock::{Monotonic, Now, WallMillis};
+pub use clock::{DeletionClock, Monotonic, Now, WallMillis};
 pub use ids::*;
 pub use random::Random;
 pub use sleeper::Sleeper;

@@ -41,7 +41,9 @@ pub enum DataplaneError {
          what listens there"
     )]
     Listen { name: String, address: String, error: ListenError },
-    #[error("listener {name}: the address {host}:{port} cannot be resolved: {error}")]
+    #[error(
+        "listener {name}: the address {host}:{port} cannot be resolved: {error}; correct it, or make the name known to this host"
+    )]
     Resolve { name: String, host: String, port: u16, error: std::io::Error },
     #[error("the system refused {what}: {error}")]
     System { what: &'static str, error: std::io::Error },
@@ -55,6 +57,12 @@ pub enum DataplaneError {
          that it held, remove the node's whole data directory", .0.display()
     )]
     Lost(PathBuf),
+    #[error(
+        "the namespace holds {partitions} partitions of this node, but the metadata that names them is gone: put the \
+         node's controlplane directory back, or a copy of it; to give up every record, remove the node's whole data \
+         directory"
+    )]
+    MetadataLost { partitions: usize },
     #[error("{wanted} cores were asked for, {most} are the most: set cores to fewer")]
     TooManyCores { wanted: usize, most: usize },
     #[error("cores names CPU {cpu}, which this process may not run on: name some of {allowed:?}, or only how many")]
@@ -67,6 +75,7 @@ impl DataplaneError {
         matches!(
             self,
             DataplaneError::Lost(_)
+                | DataplaneError::MetadataLost { .. }
                 | DataplaneError::Open(
                     nvme_log::OpenError::Unreadable
                         | nvme_log::OpenError::ShardUnreadable { .. }

@@ -200,17 +200,21 @@ fn report(opened: &Opened) {
     }
 }
 
-/// A namespace of another cluster or node is not ours to serve.
+/// A namespace of another cluster or node is not ours to serve, nor one whose partitions nobody knows by name any more.
 fn check_identity(shared: &Shared, opened: &Opened) -> Result<(), DataplaneError> {
     let ours = (&shared.options.cluster_id, shared.facts.node, shared.options.directory_id);
     let theirs = (&opened.superblock.cluster, opened.superblock.node, opened.superblock.directory);
-    if ours == theirs {
-        return Ok(());
+    if ours != theirs {
+        return Err(DataplaneError::Identity {
+            namespace: format!("cluster {}, node {}, directory {}", theirs.0, theirs.1, theirs.2),
+            expected: format!("cluster {}, node {}, directory {}", ours.0, ours.1, ours.2),
+        });
     }
-    Err(DataplaneError::Identity {
-        namespace: format!("cluster {}, node {}, directory {}", theirs.0, theirs.1, theirs.2),
-        expected: format!("cluster {}, node {}, directory {}", ours.0, ours.1, ours.2),
-    })
+    let partitions = opened.report.partitions;
+    if partitions > 0 && !shared.options.has_run && !shared.options.ephemeral {
+        return Err(DataplaneError::MetadataLost { partitions });
+    }
+    Ok(())
 }
 
 /// A thread of its own waits for SIGTERM and SIGINT.

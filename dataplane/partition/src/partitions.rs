@@ -4,7 +4,7 @@ use crate::operation::*;
 use crate::replica::Replica;
 use crate::sweep::expiry_interval;
 use crate::watch::Watches;
-use base::{CoreId, LeaderEpoch, Monotonic, NodeId, Now, PartitionId, Slots, TimerToken, Wheel, Work};
+use base::{CoreId, DeletionClock, LeaderEpoch, Monotonic, NodeId, Now, PartitionId, Slots, TimerToken, Wheel, Work};
 use handoff::{Command, GatherId, Internal, Outcome, PartitionError, UpCall};
 use nvme_log::{LogSlot, ReadPlan, ReadTicket, Store};
 use settings::BrokerSettings;
@@ -93,6 +93,7 @@ pub struct Partitions {
     pub(crate) space: Option<Space>,
     /// Partitions whose turn has yet to come.
     pub(crate) to_expire: Vec<ReplicaToken>,
+    pub(crate) deletion_clock: DeletionClock,
     pub(crate) to_configure: Vec<ReplicaToken>,
     pub(crate) stopped: bool,
     /// Replicas that lead their partition.
@@ -123,6 +124,7 @@ impl Partitions {
             image: 0,
             space: None,
             to_expire: Vec::new(),
+            deletion_clock: DeletionClock::at(now),
             to_configure: Vec::new(),
             stopped: false,
             leaders: 0,

@@ -45,7 +45,7 @@ impl Partitions {
         }
         let age = i64::from(self.broker.typed().producer_id_expiration_ms);
         // Kafka forgets a producer that is as old as the limit; the store, what is older than it is told.
-        let before = WallMillis(now.wall.0.saturating_sub(age).saturating_add(1));
+        let before = WallMillis(self.deletion_clock.look(now).0.saturating_sub(age).saturating_add(1));
         for token in self.to_expire.split_off(self.to_expire.len().saturating_sub(EXPIRED_A_TURN)) {
             if let Some(replica) = self.replica(token) {
                 store.expire_producers(replica.log, before);

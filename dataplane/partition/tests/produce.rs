@@ -236,3 +236,23 @@ fn producers_expire_by_their_last_batch() {
 fn broker_of(more: &[(&str, &str)]) -> settings::BrokerSettings {
     broker(more)
 }
+
+/// Else a duplicate of what it sent is taken again.
+#[test]
+fn producers_survive_a_clock_that_steps_forth_and_back() {
+    let (disk, mut now) = (new_disk(64, 9), START);
+    format(&disk, &mut now);
+    let broker = broker_of(&[("producer.id.expiration.check.interval.ms", "1000")]);
+    let mut node = Node::open(&disk, 9, now, &broker, store_options());
+    node.lead(P(1), 0, &[]);
+    node.produce(Acks::All, P(1), producer_batch(2, 4, 0, 0)).expect("appended");
+    let step = 48 * 3_600_000;
+    for by in [step, -2 * step, step] {
+        node.now.wall.0 += by;
+        for _ in 0..60 {
+            node.pass(std::time::Duration::from_secs(10));
+        }
+    }
+    let again = node.produce(Acks::All, P(1), producer_batch(2, 4, 0, 0)).expect("a duplicate");
+    assert_eq!(again.base_offset, Offset(0));
+}

@@ -64,6 +64,9 @@ pub enum OpenError {
         path: PathBuf,
         step: &'static str,
     },
+    ReadOnly {
+        path: PathBuf,
+    },
     NotAFile {
         path: PathBuf,
     },
@@ -108,6 +111,11 @@ impl fmt::Display for OpenError {
                 "no permission to {step} {}: run as its owner, or give this user read and write access to it",
                 path.display()
             ),
+            OpenError::ReadOnly { path } => write!(
+                f,
+                "{} is on a file system that takes no writes: mount it for writing, or choose another data directory",
+                path.display()
+            ),
             OpenError::NotAFile { path } => {
                 write!(f, "{} is neither a file nor a block device: name one of the two", path.display())
             }
@@ -142,7 +150,7 @@ impl fmt::Display for OpenError {
                 path.display()
             ),
             OpenError::UringRefused { reason } => {
-                write!(f, "io_uring was asked for, and {reason}: allow it, or use data.engine = \"threaded\"")
+                write!(f, "io_uring was asked for, and {reason}: allow it, or set data.io to \"threads\" or \"auto\"")
             }
             OpenError::System { path, step, source } => write!(f, "cannot {step} {}: {source}", path.display()),
         }
@@ -229,6 +237,7 @@ pub(crate) fn offset(range: BlockRange) -> u64 {
 fn system(path: &Path, step: &'static str, source: io::Error) -> OpenError {
     match source.kind() {
         io::ErrorKind::NotFound => OpenError::Missing { path: path.to_owned() },
+        io::ErrorKind::ReadOnlyFilesystem => OpenError::ReadOnly { path: path.to_owned() },
         io::ErrorKind::PermissionDenied => OpenError::Denied { path: path.to_owned(), step },
         io::ErrorKind::ResourceBusy => OpenError::InUse { path: path.to_owned() },
         _ => OpenError::System { path: path.to_owned(), step, source },

@@ -3,7 +3,7 @@
 use crate::lane::Effect;
 use crate::partition::Partition;
 use crate::store::Store;
-use base::{Now, Offset};
+use base::{Now, Offset, WallMillis};
 use nvme_format::record::Change;
 use std::time::Duration;
 
@@ -31,10 +31,11 @@ impl Store {
     }
 
     fn retain_some(&mut self, now: Now, count: usize) {
+        let wall = self.deletion_clock.look(now);
         for _ in 0..count {
             let Some(slot) = self.retention_round.pop() else { return };
             let Some(partition) = self.partition(slot) else { continue };
-            let to = partition.retained_from(now).min(partition.high_watermark).min(partition.durable);
+            let to = partition.retained_from(wall).min(partition.high_watermark).min(partition.durable);
             if to > partition.log_start && partition.truncation.is_none() {
                 // Without memory or room it comes again with the next round.
                 let _ = self.change(slot, Change::LogStartMoved { to }, vec![Effect::LogStart { slot, to }]);
@@ -45,7 +46,7 @@ impl Store {
 
 impl Partition {
     /// Where the log would start if retention had its way.
-    fn retained_from(&self, now: Now) -> Offset {
+    fn retained_from(&self, now: WallMillis) -> Offset {
         if !self.config.deletes || self.suspect.is_some() {
             return self.log_start;
         }
@@ -55,7 +56,7 @@ impl Partition {
             while let Some(segment) = self.segments.get(gone) {
                 let newest =
                     if segment.largest_timestamp.0 >= 0 { segment.largest_timestamp } else { segment.modified };
-                if self.segment_bytes(gone) == 0 || now.wall.0.saturating_sub(newest.0) <= age {
+                if self.segment_bytes(gone) == 0 || now.0.saturating_sub(newest.0) <= age {
                     break;
                 }
                 gone += 1;

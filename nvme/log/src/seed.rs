@@ -13,7 +13,7 @@ use crate::space::Overlap;
 use crate::store::{CacheFlush, Idleness, RoundMark, Stopping, Store};
 use crate::tails::Tails;
 use arena::Arena;
-use base::{CoreId, LaneId, Monotonic, Now, Random, ShardId, Slots, Uuid};
+use base::{CoreId, DeletionClock, LaneId, Monotonic, Now, Random, ShardId, Slots, Uuid};
 use nvme_format::blob::PartitionBlob;
 use nvme_format::directory::BlobPlace;
 use nvme_format::region::RegionMap;
@@ -97,6 +97,7 @@ impl Store {
             data_first_in_flight: 0,
             next_number: 0,
             next_retention: Monotonic::ZERO,
+            deletion_clock: DeletionClock::default(),
             retention_round: Vec::new(),
             high_watermarks: VecDeque::new(),
             cache_flush: CacheFlush::default(),

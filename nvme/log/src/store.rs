@@ -14,7 +14,7 @@ use crate::ring_zeroes::RingZeroes;
 use crate::shard::{Quarantined, SavedView, Shard, SlabRequest};
 use crate::tails::Tails;
 use arena::{Arena, BufferRef};
-use base::{CoreId, Monotonic, Now, Offset, PartitionId, Random, ShardId, Slots};
+use base::{CoreId, DeletionClock, Monotonic, Now, Offset, PartitionId, Random, ShardId, Slots};
 use nvme_format::SlabId;
 use nvme_format::blob::Segment;
 use nvme_format::record::{Change, Record, RecordView};
@@ -49,6 +49,7 @@ pub struct Store {
     pub(crate) data_first_in_flight: usize,
     pub(crate) next_number: u64,
     pub(crate) next_retention: Monotonic,
+    pub(crate) deletion_clock: DeletionClock,
     /// Partitions that the round of retention at hand has yet to look at.
     pub(crate) retention_round: Vec<LogSlot>,
     pub(crate) high_watermarks: VecDeque<(Monotonic, LogSlot)>,

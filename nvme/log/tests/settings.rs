@@ -113,3 +113,35 @@ fn a_cached_append_is_flushed_after_the_time_that_is_set() {
     assert!(least(Some(Duration::from_secs(60))) < Some(4), "the time has not come");
     assert!(least(None) < Some(4), "without it the cut takes some, so that this test can tell");
 }
+
+/// A clock that is set forward and back again makes everything look old meanwhile: nothing goes for it.
+#[test]
+fn a_clock_that_steps_forth_and_back_deletes_nothing_and_one_that_stays_does() {
+    const HOUR: i64 = 3_600_000;
+    let (disk, mut random, mut now) = (disk(5), Random::from_seed(5), START);
+    format(&disk, 2, 0, &mut random, &mut now);
+    let mut node = open(&disk, &options(1), &mut random, &mut now);
+    let age = Duration::from_secs(7200);
+    let config = LogConfig { retention_age: Some(age), segment_bytes: 5_000, ..LogConfig::keep_everything() };
+    let at = node.now;
+    let slot = node.store().create(at, partition(1), 0, config).expect("created");
+    for _ in 0..40 {
+        let bytes = batch(&mut random, 1, 1000, node.now.wall);
+        node.append(slot, &bytes, 0).expect("appended");
+    }
+    node.settle();
+    let mut look = |minutes: u64, step: i64| {
+        let mut now = advance(at, Duration::from_secs(60 * minutes));
+        now.wall.0 += step;
+        node.now = now;
+        node.store().retain_all(now);
+        node.settle();
+        node.store().log_start(slot).0
+    };
+    let steps = [(1, 0), (2, 3 * HOUR), (20, 3 * HOUR), (21, -5 * HOUR), (22, 0), (23, 9 * HOUR), (50, 0)];
+    for (minutes, step) in steps {
+        assert_eq!(look(minutes, step), 0, "a step of {step} after {minutes} minutes");
+    }
+    assert_eq!(look(83, 3 * HOUR), 0);
+    assert_eq!(look(144, 3 * HOUR), 40, "who says so for an hour is believed");
+}

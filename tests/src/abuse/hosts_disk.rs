@@ -86,6 +86,8 @@ pub fn run(own: &[String]) -> Result<()> {
     topics.iter().try_for_each(Filled::verify)?;
     println!("killed and started while the host is full: all records are there");
     quorum(&node, &mounted)?;
+    start_without_room(&mut node, &mounted)?;
+    topics.iter().try_for_each(Filled::verify)?;
     let gone = topics.swap_remove(0);
     delete_topic(node.address(), "first")?;
     let took = goes_on(&mut topics[0], 20)?;
@@ -134,6 +136,21 @@ fn quorum(node: &Pollux, mounted: &Mounted) -> Result<()> {
     std::fs::remove_file(crowd)?;
     wait::until("admin to work again", Duration::from_secs(60), || Ok(create(node, "after").ok()))?;
     println!("admin works again once there is room");
+    Ok(())
+}
+
+/// Started where not even the quorum's small files can be written, the node says so and goes on trying: whoever makes room
+/// need not know that it has to be started again.
+fn start_without_room(node: &mut Pollux, mounted: &Mounted) -> Result<()> {
+    let told = |log: &str| log.matches("make room").count();
+    let before = told(&node.logged()?);
+    node.kill(Victim::Everything)?;
+    let crowd = mounted.crowd("the-rest", 0)?;
+    node.launch()?;
+    wait::until("a start without room to say so", PATIENCE, || Ok((told(&node.logged()?) > before).then_some(())))?;
+    std::fs::remove_file(crowd)?;
+    node.wait_until_ready()?;
+    println!("started without any room: it serves once there is some");
     Ok(())
 }
 

@@ -13,6 +13,7 @@ pub mod hosts_disk;
 pub mod idle;
 pub mod many;
 pub mod neighbours;
+pub mod tricklers;
 pub mod unreading;
 
 use crate::Result;

@@ -3,7 +3,7 @@
 
 use clap::{Parser, Subcommand};
 use pollux_tests::Result;
-use pollux_tests::abuse::{connections, frames, full, hosts_disk, idle, many, neighbours};
+use pollux_tests::abuse::{connections, frames, full, hosts_disk, idle, many, neighbours, tricklers};
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -68,6 +68,15 @@ enum Mode {
         #[arg(long, default_value_t = 2000)]
         many: usize,
     },
+    /// Bytes one at a time, connections by the thousand, half-closed and reset ones, acknowledgements never read
+    Tricklers {
+        #[arg(long, default_value_t = 400)]
+        connections: usize,
+        #[arg(long, default_value_t = 20.0)]
+        duration: f64,
+        #[arg(long, default_value_t = 300)]
+        resident_max: u64,
+    },
     /// Requests that name very many topics: how long loops are held
     Many {
         #[arg(long, default_value_t = 20_000)]
@@ -124,6 +133,9 @@ fn run(arguments: Arguments) -> Result<()> {
         Mode::Full { size } => full::run(&full::Plan { size, own }),
         Mode::HostsDisk => hosts_disk::run(&own),
         Mode::Connections { many } => connections::run(&connections::Plan { many, own }),
+        Mode::Tricklers { connections, duration, resident_max } => {
+            tricklers::run(&tricklers::Plan { connections, duration: seconds(duration), resident_max, own })
+        }
         Mode::Many { topics, longest } => {
             many::run(&many::Plan { topics, longest: longest.map(Duration::from_micros), own })
         }

@@ -3,11 +3,13 @@
 
 use clap::{Parser, ValueEnum};
 use pollux_tests::Result;
+use pollux_tests::crash::check::Retention;
+use pollux_tests::crash::places::{Mixture, Pace};
 use pollux_tests::crash::{self, Plan};
 use pollux_tests::node::{Broker, Victim};
 use pollux_tests::reference::{Kafka, Wishes};
-use pollux_tests::subject::Pollux;
-use std::process::ExitCode;
+use pollux_tests::subject::{Pollux, program};
+use std::process::{Command, ExitCode};
 use std::time::Duration;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -34,6 +36,9 @@ struct Arguments {
     kill: Kill,
     #[arg(long, default_value_t = 20)]
     rounds: u32,
+    #[arg(long, default_value_t = 1)]
+    topics: usize,
+    /// Of each topic
     #[arg(long, default_value_t = 4)]
     partitions: i32,
     /// Seconds of load before each kill
@@ -41,17 +46,36 @@ struct Arguments {
     load: f64,
     #[arg(long, default_value_t = 1)]
     seed: u64,
+    /// Milliseconds between two batches of a writer
+    #[arg(long, default_value_t = 2.0)]
+    between: f64,
+    /// Records of a batch, at most; one has up to 3,000 bytes
+    #[arg(long, default_value_t = 8)]
+    batch: u64,
+    /// Each partition compresses with another codec
+    #[arg(long)]
+    codecs: bool,
+    /// Every third partition has a producer that is not idempotent
+    #[arg(long)]
+    plain: bool,
+    /// retention.bytes of the topics
+    #[arg(long)]
+    retention: Option<u64>,
+    /// segment.bytes of topics with a retention
+    #[arg(long, default_value_t = 1 << 20)]
+    segment: u64,
+    /// Beside the writers, create, write to and delete so many topics again and again
+    #[arg(long, default_value_t = 0)]
+    bulk: usize,
+    /// Afterwards `pollux check` reads everything that the stopped node has
+    #[arg(long)]
+    check: bool,
     /// KEY=VALUE of Pollux (--set), for example cores=[0,1]
     #[arg(long = "set")]
     own: Vec<String>,
 }
 
-fn run(arguments: &Arguments) -> Result<()> {
-    let wishes = Wishes { own: arguments.own.clone(), ..Wishes::default() };
-    let mut broker: Box<dyn Broker> = match arguments.against {
-        Against::Kafka => Box::new(Kafka::start_new(&wishes)?),
-        Against::Pollux => Box::new(Pollux::start_new(&wishes)?),
-    };
+fn plan(arguments: &Arguments) -> Plan {
     let victims = match (arguments.against, arguments.kill) {
         // One process holds both there.
         (Against::Kafka, _) | (Against::Pollux, Kill::Both) => vec![Victim::Everything],
@@ -59,15 +83,38 @@ fn run(arguments: &Arguments) -> Result<()> {
         (Against::Pollux, Kill::Controlplane) => vec![Victim::ControlPlane],
         (Against::Pollux, Kill::Turns) => vec![Victim::Dataplane, Victim::ControlPlane, Victim::Everything],
     };
-    let plan = Plan {
+    Plan {
         rounds: arguments.rounds,
+        topics: arguments.topics,
         partitions: arguments.partitions,
         load: Duration::from_secs_f64(arguments.load),
+        pace: Pace { between: Duration::from_secs_f64(arguments.between / 1000.0), batch_max: arguments.batch.max(1) },
+        mixture: Mixture { codecs: arguments.codecs, plain: arguments.plain },
+        retention: arguments.retention.map(|bytes| Retention { bytes, segment: arguments.segment }),
+        bulk: arguments.bulk,
         victims,
         seed: arguments.seed,
-    };
-    crash::run(broker.as_mut(), &plan)?;
-    broker.stop()
+    }
+}
+
+fn run(arguments: &Arguments) -> Result<()> {
+    let wishes = Wishes { own: arguments.own.clone(), ..Wishes::default() };
+    let plan = plan(arguments);
+    if arguments.against == Against::Kafka {
+        let mut kafka = Kafka::start_new(&wishes)?;
+        crash::run(&mut kafka, &plan)?;
+        return kafka.stop();
+    }
+    let mut pollux = Pollux::start_new(&wishes)?;
+    crash::run(&mut pollux, &plan)?;
+    pollux.stop()?;
+    if arguments.check {
+        let status = Command::new(program()?).arg("check").arg(pollux.data()).status()?;
+        if !status.success() {
+            return Err(format!("check of the stopped node ends with {status}").into());
+        }
+    }
+    Ok(())
 }
 
 fn main() -> ExitCode {

@@ -1,5 +1,6 @@
 //! A consumer that reads the first partition's end all the time, and counts what disturbed it.
 
+use super::check::log_start;
 use crate::Result;
 use perf::client::{CallError, Connection, fetch_request};
 use std::net::SocketAddr;
@@ -10,6 +11,7 @@ use std::time::{Duration, Instant};
 
 const FETCH_VERSION: i16 = 12;
 const ANSWER: Duration = Duration::from_secs(20);
+const OUT_OF_RANGE: i16 = 1;
 const BETWEEN_ATTEMPTS: Duration = Duration::from_millis(5);
 
 #[derive(Debug, Default)]
@@ -80,6 +82,11 @@ fn read(
         let request = fetch_request(topic, 0, *offset, 1 << 20, Duration::from_millis(50));
         let answer = connection.call(FETCH_VERSION, &request)?;
         let told = answer.responses.first().and_then(|topic| topic.partitions.first());
+        if told.is_some_and(|told| told.error_code == OUT_OF_RANGE) {
+            // Retention overtook it; the checker looks whether it might.
+            *offset = log_start(&mut connection, topic, 0)?;
+            continue;
+        }
         let told = told.filter(|told| told.error_code == 0 && answer.error_code == 0);
         let told = told.ok_or_else(|| CallError::Malformed("an error".into()))?;
         let bytes = told.records.as_deref().unwrap_or_default();

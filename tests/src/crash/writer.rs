@@ -1,9 +1,10 @@
 //! Writers: one thread for each partition, several requests under way, everything sent again until it is acknowledged.
 
 use super::check::value_of;
+use super::places::{Pace, Place};
 use crate::Result;
 use base::{ProducerEpoch, ProducerId, Random, Sequence, WallMillis};
-use batch::{BatchBuilder, BatchProducer};
+use batch::{BatchBuilder, BatchProducer, Compression};
 use bytes::Bytes;
 use perf::client::{CallError, Connection};
 use std::collections::VecDeque;
@@ -19,9 +20,8 @@ use wire::{ErrorCode, KafkaString};
 const PRODUCE_VERSION: i16 = 11;
 /// As many as an idempotent producer of Kafka's client has, and a broker remembers.
 const UNDER_WAY: usize = 5;
-/// A batch of a writer every so often: several are under way at any moment, and a run stays small enough to be read back.
-const PACE: Duration = Duration::from_millis(2);
-const BATCH_MAX: u64 = 8;
+/// What a writer that has nothing to do waits.
+const PAUSE: Duration = Duration::from_millis(2);
 /// How long a writer tries without any progress before the run fails.
 const STUCK: Duration = Duration::from_secs(90);
 const ANSWER: Duration = Duration::from_secs(20);
@@ -43,42 +43,74 @@ struct Shared {
     fault: Mutex<Option<String>>,
 }
 
+/// What a place was told: how many of its records are acknowledged, and where batches of one without an idempotent
+/// producer stand.
+#[derive(Debug, Default)]
+pub struct Told {
+    count: AtomicU64,
+    stands: Mutex<Vec<Stands>>,
+}
+
+/// A batch that was acknowledged: its first record and that one's offset.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Stands {
+    pub offset: i64,
+    pub first: u64,
+}
+
+impl Told {
+    pub fn count(&self) -> u64 {
+        self.count.load(Ordering::Acquire)
+    }
+
+    /// The acknowledged batches from an offset on.
+    pub fn stands_from(&self, offset: i64) -> Vec<Stands> {
+        let stands = self.stands.lock().expect("a writer panicked");
+        let from = stands.partition_point(|one| one.offset < offset);
+        stands[from..].to_vec()
+    }
+}
+
 pub struct Writers {
     shared: Arc<Shared>,
-    acknowledged: Vec<Arc<AtomicU64>>,
+    told: Vec<Arc<Told>>,
     threads: Vec<JoinHandle<()>>,
 }
 
 impl Writers {
-    pub fn start(address: SocketAddr, topic: &str, partitions: i32, seed: u64) -> Result<Writers> {
+    pub fn start(address: SocketAddr, places: &[Place], pace: Pace, seed: u64) -> Result<Writers> {
         let shared = Arc::new(Shared::default());
-        let mut writers = Writers { shared, acknowledged: Vec::new(), threads: Vec::new() };
-        for partition in 0..partitions {
-            let acknowledged = Arc::new(AtomicU64::new(0));
+        let mut writers = Writers { shared, told: Vec::new(), threads: Vec::new() };
+        for place in places {
+            let told = Arc::new(Told::default());
             let writer = Writer {
                 address,
-                topic: topic.to_owned(),
-                partition,
+                place: place.clone(),
+                pace,
                 shared: writers.shared.clone(),
-                acknowledged: acknowledged.clone(),
-                random: Random::from_seed(seed.wrapping_add(partition as u64)),
+                told: told.clone(),
+                random: Random::from_seed(seed.wrapping_add(place.key as u64)),
                 producer: None,
                 next: 0,
                 unacknowledged: VecDeque::new(),
                 progress: Instant::now(),
                 due: Instant::now(),
             };
-            writers.acknowledged.push(acknowledged);
-            writers
-                .threads
-                .push(std::thread::Builder::new().name(format!("writer-{partition}")).spawn(|| writer.run())?);
+            writers.told.push(told);
+            let name = format!("writer-{}", place.key);
+            writers.threads.push(std::thread::Builder::new().name(name).spawn(|| writer.run())?);
         }
         Ok(writers)
     }
 
-    /// How many records of each partition are acknowledged.
+    /// How many records of each place are acknowledged.
     pub fn acknowledged(&self) -> Vec<u64> {
-        self.acknowledged.iter().map(|count| count.load(Ordering::Acquire)).collect()
+        self.told.iter().map(|told| told.count()).collect()
+    }
+
+    /// What each place was told.
+    pub fn told(&self) -> &[Arc<Told>] {
+        &self.told
     }
 
     pub fn resent(&self) -> u64 {
@@ -105,13 +137,13 @@ impl Writers {
     }
 
     /// Has the writers end once everything they sent is acknowledged.
-    pub fn finish(mut self) -> Result<Vec<u64>> {
+    pub fn finish(mut self) -> Result<Vec<Arc<Told>>> {
         self.shared.stop.store(true, Ordering::Release);
         for thread in self.threads.drain(..) {
             thread.join().map_err(|_| "a writer panicked")?;
         }
         self.fail_early()?;
-        Ok(self.acknowledged())
+        Ok(std::mem::take(&mut self.told))
     }
 }
 
@@ -131,10 +163,10 @@ struct Sent {
 
 struct Writer {
     address: SocketAddr,
-    topic: String,
-    partition: i32,
+    place: Place,
+    pace: Pace,
     shared: Arc<Shared>,
-    acknowledged: Arc<AtomicU64>,
+    told: Arc<Told>,
     random: Random,
     producer: Option<i64>,
     next: u64,
@@ -165,9 +197,11 @@ impl Writer {
                 End::Again(reason) if self.progress.elapsed() > STUCK => format!("no progress any more: {reason}"),
                 End::Again(reason) => {
                     if let Ok(mut last) = self.shared.last_disturbance.lock() {
-                        *last = format!("partition {}: {reason}", self.partition);
+                        *last = format!("{}-{}: {reason}", self.place.topic, self.place.partition);
                     }
-                    self.shared.disturbances.fetch_add(1, Ordering::Relaxed);
+                    // That a namespace is full for a moment is nobody's death.
+                    let full = reason == ErrorCode::KafkaStorageError.name();
+                    self.shared.disturbances.fetch_add(u64::from(!full), Ordering::Relaxed);
                     // The node is away; asking faster does not bring it back sooner.
                     std::thread::sleep(Duration::from_millis(5));
                     continue;
@@ -175,7 +209,8 @@ impl Writer {
                 End::Fault(fault) => fault,
             };
             if let Ok(mut place) = self.shared.fault.lock() {
-                place.get_or_insert(format!("partition {}: {fault}", self.partition));
+                let Place { topic, partition, .. } = &self.place;
+                place.get_or_insert(format!("{topic}-{partition}: {fault}"));
             }
             return;
         }
@@ -207,7 +242,7 @@ impl Writer {
                 if stopping {
                     return Ok(());
                 }
-                std::thread::sleep(PACE);
+                std::thread::sleep(PAUSE);
                 continue;
             };
             let answer = connection.receive::<ProduceRequest>(PRODUCE_VERSION, correlation)?;
@@ -223,19 +258,21 @@ impl Writer {
         if now < self.due {
             return false;
         }
-        self.due = (self.due + PACE).max(now.checked_sub(PACE * UNDER_WAY as u32).unwrap_or(now));
+        let between = self.pace.between;
+        self.due = (self.due + between).max(now.checked_sub(between * UNDER_WAY as u32).unwrap_or(now));
         true
     }
 
     /// A broker takes any first sequence of a producer it does not know, so the first batch goes alone, as with Kafka's
     /// client: else one of its successors might be taken while it is refused.
+    /// Without an idempotent producer only one keeps the order.
     fn under_way_max(&self) -> usize {
-        if self.acknowledged.load(Ordering::Acquire) == 0 { 1 } else { UNDER_WAY }
+        if self.told.count() == 0 || !self.place.idempotent { 1 } else { UNDER_WAY }
     }
 
-    fn producer_id(&mut self, connection: &mut Connection) -> std::result::Result<i64, End> {
-        if let Some(id) = self.producer {
-            return Ok(id);
+    fn producer_id(&mut self, connection: &mut Connection) -> std::result::Result<Option<i64>, End> {
+        if self.producer.is_some() || !self.place.idempotent {
+            return Ok(self.producer);
         }
         let request =
             InitProducerIdRequest { transactional_id: None, transaction_timeout_ms: 60_000, ..Default::default() };
@@ -244,29 +281,35 @@ impl Writer {
             return Err(End::Again(format!("InitProducerId answers {}", answer.error_code)));
         }
         self.producer = Some(answer.producer_id);
-        Ok(answer.producer_id)
+        Ok(self.producer)
     }
 
-    fn make(&mut self, producer: i64) -> Sent {
-        let (first, count) = (self.next, 1 + self.random.below(BATCH_MAX));
+    fn make(&mut self, producer: Option<i64>) -> Sent {
+        let (first, count) = (self.next, 1 + self.random.below(self.pace.batch_max));
         let mut builder = BatchBuilder::new();
-        builder.producer(BatchProducer {
-            id: ProducerId(producer),
-            epoch: ProducerEpoch(0),
-            base_sequence: Some(Sequence(0).plus(first as u32)),
-        });
+        builder.compression(Compression { codec: self.place.codec, ..Compression::NONE });
+        if let Some(id) = producer {
+            builder.producer(BatchProducer {
+                id: ProducerId(id),
+                epoch: ProducerEpoch(0),
+                base_sequence: Some(Sequence(0).plus(first as u32)),
+            });
+        }
         for number in first..first + count {
-            builder.append(wall(), None, Some(&value_of(self.partition, number)), &[]);
+            builder.append(wall(), None, Some(&value_of(self.place.key, number)), &[]);
         }
         self.next = first + count;
         Sent { first, count, bytes: builder.build().into() }
     }
 
     fn request(&self, sent: &Sent) -> ProduceRequest {
-        let data =
-            PartitionProduceData { index: self.partition, records: Some(sent.bytes.clone()), ..Default::default() };
+        let data = PartitionProduceData {
+            index: self.place.partition,
+            records: Some(sent.bytes.clone()),
+            ..Default::default()
+        };
         let topic = TopicProduceData {
-            name: KafkaString::from(self.topic.as_str()),
+            name: KafkaString::from(self.place.topic.as_str()),
             partition_data: vec![data],
             ..Default::default()
         };
@@ -284,10 +327,20 @@ impl Writer {
                 return Err(End::Fault(format!("record {} is answered with {name}", sent.first)));
             }
         }
-        if base_offset != sent.first as i64 {
+        if self.place.idempotent && base_offset != sent.first as i64 {
             return Err(End::Fault(format!("record {} is told to be at offset {base_offset}", sent.first)));
         }
-        self.acknowledged.store(sent.first + sent.count, Ordering::Release);
+        if !self.place.idempotent {
+            let mut stands = self.told.stands.lock().expect("no reader panics with it");
+            if let Some(last) = stands.last().filter(|last| last.offset >= base_offset) {
+                return Err(End::Fault(format!(
+                    "record {} is told to be at {base_offset}, after {last:?}",
+                    sent.first
+                )));
+            }
+            stands.push(Stands { offset: base_offset, first: sent.first });
+        }
+        self.told.count.store(sent.first + sent.count, Ordering::Release);
         self.shared.longest_gap.fetch_max(self.progress.elapsed().as_micros() as u64, Ordering::Relaxed);
         self.progress = Instant::now();
         self.unacknowledged.pop_front();

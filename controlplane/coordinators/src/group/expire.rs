@@ -9,11 +9,12 @@ use wire::KafkaString;
 
 impl GroupMachine {
     /// Tombstones for expired offsets, and for groups that are empty and have none left. Comes back by itself.
-    pub(super) fn clean_up(&self, turn: &mut GroupTurn<'_>) -> GroupWritten {
+    pub(super) fn clean_up(&mut self, turn: &mut GroupTurn<'_>) -> GroupWritten {
         turn.timers.set(Timer::Cleanup, turn.now.monotonic + self.settings.offsets_retention_check_interval);
+        let wall = self.clock.look(turn.now);
         let mut records = Vec::new();
         for group in self.groups.values() {
-            let all_expired = self.expire_offsets(group, turn.now.wall, &mut records);
+            let all_expired = self.expire_offsets(group, wall, &mut records);
             if all_expired && group.state() == State::Empty && !self.offsets.has_open_transaction(&group.id) {
                 records.push(GroupRecord::Group(group.id.clone(), None));
             }

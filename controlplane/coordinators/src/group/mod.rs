@@ -25,7 +25,7 @@ pub(crate) use fetch::nothing as nothing_committed;
 
 use crate::answer::{Answer, Asker, To};
 use crate::runtime::{Encoded, Machine, Place, Turn, Written};
-use base::{Offset, ProducerId};
+use base::{DeletionClock, Offset, ProducerId};
 use bytes::Bytes;
 use classic::ClassicGroup;
 use offsets::{Before, Offsets};
@@ -45,6 +45,8 @@ pub(crate) struct GroupMachine {
     /// Groups of protocols that are not served yet.
     others: BTreeSet<KafkaString>,
     offsets: Offsets,
+    /// Offsets expire by it.
+    clock: DeletionClock,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -81,7 +83,8 @@ pub(crate) enum Effect {
 
 impl GroupMachine {
     pub fn new(settings: GroupSettings) -> GroupMachine {
-        GroupMachine { settings, groups: BTreeMap::new(), others: BTreeSet::new(), offsets: Offsets::default() }
+        let clock = DeletionClock::default();
+        GroupMachine { settings, groups: BTreeMap::new(), others: BTreeSet::new(), offsets: Offsets::default(), clock }
     }
 
     pub fn set_settings(&mut self, settings: GroupSettings) {
@@ -176,6 +179,7 @@ impl Machine for GroupMachine {
     }
 
     fn on_loaded(&mut self, turn: &mut GroupTurn<'_>) -> GroupWritten {
+        self.clock.look(turn.now);
         turn.timers.set(Timer::Cleanup, turn.now.monotonic + self.settings.offsets_retention_check_interval);
         let mut written = GroupWritten::nothing();
         for group in self.groups.values_mut() {

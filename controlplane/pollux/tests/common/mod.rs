@@ -65,12 +65,23 @@ impl Running {
     }
 
     pub fn start_on(data: &Path, port: u16, metrics: u16, set: &[&str]) -> Running {
+        Running::launch(&[], data, port, metrics, set)
+    }
+
+    /// Behind another command.
+    pub fn start_under(data: &Path, prefix: &[&str]) -> Running {
+        let (port, metrics) = ports();
+        Running::launch(prefix, data, port, metrics, &[])
+    }
+
+    fn launch(prefix: &[&str], data: &Path, port: u16, metrics: u16, set: &[&str]) -> Running {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let folder = data.ancestors().skip(1).find(|path| path.is_dir()).expect("the test's folder");
         let log = folder.join(format!("log-{}", NEXT.fetch_add(1, Ordering::Relaxed)));
         let file = fs::File::create(&log).expect("a log");
-        let mut command = Command::new(env!("CARGO_BIN_EXE_pollux"));
-        command.arg("start").arg("--data").arg(data).arg("--listen").arg(format!("127.0.0.1:{port}"));
+        let words: Vec<&str> = prefix.iter().copied().chain([env!("CARGO_BIN_EXE_pollux")]).collect();
+        let mut command = Command::new(words[0]);
+        command.args(&words[1..]).arg("start").arg("--data").arg(data).arg("--listen").arg(format!("127.0.0.1:{port}"));
         command.args(["--set", &format!("metrics=\"127.0.0.1:{metrics}\""), "--set", "size=\"256MiB\""]);
         command.args(["--set", "lane_ring=\"8MiB\""]);
         command.args(set.iter().flat_map(|setting| ["--set", setting]));
