@@ -130,6 +130,8 @@ fn a_clock_that_steps_forth_and_back_deletes_nothing_and_one_that_stays_does() {
         node.append(slot, &bytes, 0).expect("appended");
     }
     node.settle();
+    let now = node.now;
+    node.store().record_high_watermark(now, slot, Offset(40));
     let mut look = |minutes: u64, step: i64| {
         let mut now = advance(at, Duration::from_secs(60 * minutes));
         now.wall.0 += step;
