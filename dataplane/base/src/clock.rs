@@ -59,21 +59,32 @@ pub const CLOCK_STEP_SETTLES: Duration = Duration::from_secs(3600);
 /// nothing is known of before.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct DeletionClock {
+    /// What was believed at the last look.
     last: Option<Now>,
+    /// What the clock said then.
+    said: Option<Now>,
+    /// When it was last set while it was ahead.
     ahead_since: Option<Monotonic>,
 }
 
 impl DeletionClock {
     /// One that looks for the first time now.
     pub fn at(now: Now) -> DeletionClock {
-        DeletionClock { last: Some(now), ahead_since: None }
+        DeletionClock { last: Some(now), said: Some(now), ahead_since: None }
     }
 
     /// What time it is for whoever deletes. It has to be asked now and then, since a step is seen by asking.
     pub fn look(&mut self, now: Now) -> WallMillis {
         let passed = |last: Now| i64::try_from(now.monotonic.since(last.monotonic).as_millis()).unwrap_or(i64::MAX);
-        let expected = self.last.map_or(now.wall, |last| WallMillis(last.wall.0.saturating_add(passed(last))));
+        let after =
+            |last: Option<Now>| last.map_or(now.wall, |last| WallMillis(last.wall.0.saturating_add(passed(last))));
         let step_min = CLOCK_STEP_MIN.as_millis() as i64;
+        if now.wall.0.saturating_sub(after(self.said).0).saturating_abs() >= step_min {
+            // What stood so far stands no more.
+            self.ahead_since = None;
+        }
+        self.said = Some(now);
+        let expected = after(self.last);
         let wall = if now.wall.0.saturating_sub(expected.0) < step_min {
             self.ahead_since = None;
             now.wall
@@ -117,7 +128,9 @@ mod tests {
         assert_eq!(ahead(&mut clock, 125, 3 * HOUR), 3 * HOUR);
         assert_eq!(ahead(&mut clock, 130, -5 * HOUR), -5 * HOUR, "back");
         assert_eq!(ahead(&mut clock, 135, 0), -5 * HOUR, "and forth");
-        assert_eq!(ahead(&mut clock, 195, 0), 0);
+        assert_eq!(ahead(&mut clock, 190, 9 * HOUR), -5 * HOUR, "another step has to stand for itself");
+        assert_eq!(ahead(&mut clock, 195, 0), -5 * HOUR);
+        assert_eq!(ahead(&mut clock, 255, 0), 0);
     }
 
     #[test]

@@ -122,7 +122,8 @@ fn a_clock_that_steps_forth_and_back_deletes_nothing_and_one_that_stays_does() {
     format(&disk, 2, 0, &mut random, &mut now);
     let mut node = open(&disk, &options(1), &mut random, &mut now);
     let age = Duration::from_secs(7200);
-    let config = LogConfig { retention_age: Some(age), segment_bytes: 5_000, ..LogConfig::keep_everything() };
+    let config =
+        LogConfig { deletes: true, retention_age: Some(age), segment_bytes: 5_000, ..LogConfig::keep_everything() };
     let at = node.now;
     let slot = node.store().create(at, partition(1), 0, config).expect("created");
     for _ in 0..40 {

@@ -53,7 +53,7 @@ pub fn start_with(directory: &Path, ephemeral: bool, set: &[&str]) -> Dataplane 
         config: NodeConfig::laptop(&overrides).unwrap(),
         namespace: directory.join("namespace"),
         ephemeral,
-        has_run: false,
+        has_run: directory.join("namespace").exists(),
         cluster_id: CLUSTER.into(),
         directory_id: Uuid(99),
         link: directory.join("link.sock"),
