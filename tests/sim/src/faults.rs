@@ -3,7 +3,7 @@
 use crate::consumer::Consumer;
 use crate::node::Disk;
 use crate::producer::Producer;
-use crate::world::{LAST_WORDS_TIME, START, World};
+use crate::world::{LAST_WORDS_TIME, World};
 use base::Monotonic;
 use nvme_device::sim::{FaultPlan, PerMillion};
 use nvme_log::Durability;
@@ -13,8 +13,6 @@ use std::time::Duration;
 const RECOVERY_CRASHES_MAX: u32 = 3;
 /// Turns of an opening before a forced crash inside it, at most.
 const RECOVERY_TURNS_MAX: u64 = 100;
-/// How far the wall clock is ahead or behind at most.
-const CLOCK_WRONG_MAX: Duration = Duration::from_secs(11 * 3600);
 /// In which a forced fault has struck.
 const FORCING_TIME_MAX: Duration = Duration::from_secs(120);
 
@@ -150,25 +148,13 @@ impl World {
             self.network.set_faults(crate::scenario::some_network(&mut self.random));
         }
         if self.happens(5000) {
-            self.step_clock();
+            self.happened.clock_steps += 1;
+            self.now.wall.0 += self.random.below(4000) as i64 - 2000;
         }
         if self.happens(400) {
             self.happened.client_resets += 1;
             self.reset_someone();
         }
-    }
-
-    /// The wall clock is corrected, or set to something else by hours. It stays within a day of what it should be, since
-    /// a node that starts forgets producers of yesterday.
-    fn step_clock(&mut self) {
-        self.happened.clock_steps += 1;
-        if self.happens(2) {
-            self.now.wall.0 += self.random.below(4000) as i64 - 2000;
-            return;
-        }
-        let right = START.wall.0 + (self.now.monotonic.millis() - START.monotonic.millis()) as i64;
-        let most = CLOCK_WRONG_MAX.as_millis() as u64;
-        self.now.wall.0 = right + self.random.below(2 * most) as i64 - most as i64;
     }
 
     /// The forced fault strikes where it can now.

@@ -111,10 +111,13 @@ pub fn run(plan: &Plan) -> Result<()> {
     node.stop()
 }
 
+/// What one thread does until it is told to stop; the count is of its connections.
+type Act = fn(SocketAddr, &Shared, usize) -> Result<()>;
+
 /// Everything at once for a while; what was held at the worst moment.
 fn attack(plan: &Plan, node: &Pollux, behaved: &Behaved, address: SocketAddr) -> Result<(Held, Arc<Shared>)> {
     let shared = Arc::new(Shared::default());
-    let acts: [fn(SocketAddr, &Shared, usize) -> Result<()>; 5] = [trickle, churn, half_close, reset, never_read];
+    let acts: [Act; 5] = [trickle, churn, half_close, reset, never_read];
     let threads = acts.map(|act| {
         let (own, connections) = (shared.clone(), plan.connections);
         std::thread::spawn(move || {
