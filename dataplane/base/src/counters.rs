@@ -61,6 +61,7 @@ counters! {
     SlowLog Total "loop_slow_turns_log_total" "Turns above 1 ms, most of it in the log.",
     SlowTimers Total "loop_slow_turns_timers_total" "Turns above 1 ms, most of it in timers.",
     SlowLink Total "loop_slow_turns_link_total" "Turns above 1 ms, most of it at the link.",
+    SlowOffCpu Total "loop_slow_turns_off_cpu_total" "Turns above 1 ms of which the loop ran 1 ms or less: it waited for a CPU, or in a call.",
     Connections Gauge "connections" "Open client connections.",
     ConnectionsOpened Total "connections_opened_total" "Client connections accepted.",
     ConnectionsClosed Total "connections_closed_total" "Client connections ended.",
@@ -134,6 +135,7 @@ macro_rules! histograms {
 
 histograms! {
     Turn "loop_turn_seconds" "Turns that did some work.",
+    TurnOnCpu "loop_slow_turn_on_cpu_seconds" "Of turns above 1 ms, the time on a CPU.",
     Commit "log_commit_seconds" "From closing a commit to its completion.",
     Append "log_append_seconds" "From staging an append to its being durable.",
     DeviceRead "device_read_seconds" "From submitting a read to its completion.",

@@ -141,7 +141,13 @@ impl<T> Slots<T> {
 
     /// The values with their tokens, in the order of their slots.
     pub fn iter(&self) -> impl Iterator<Item = (SlotToken, &T)> {
-        self.slots.iter().enumerate().filter_map(|(index, slot)| match &slot.entry {
+        self.iter_from(0)
+    }
+
+    /// As `iter`, from this slot on: for who looks at some of them at a time.
+    pub fn iter_from(&self, first: usize) -> impl Iterator<Item = (SlotToken, &T)> {
+        let slots = self.slots.get(first..).unwrap_or_default();
+        slots.iter().zip(first..).filter_map(|(slot, index)| match &slot.entry {
             Entry::Occupied(value) => Some((SlotToken { index: index as u32, generation: slot.generation }, value)),
             Entry::Vacant { .. } => None,
         })
@@ -176,6 +182,8 @@ mod tests {
         *slots.get_mut(b).unwrap() = 'B';
         assert_eq!(slots.get_mut(a), None);
         assert_eq!(slots.iter().collect::<Vec<_>>(), [(c, &'c'), (b, &'B')]);
+        assert_eq!(slots.iter_from(1).collect::<Vec<_>>(), [(b, &'B')]);
+        assert_eq!(slots.iter_from(3).count(), 0);
         assert_eq!(SlotToken::from_bits(c.to_bits()), c);
         assert_eq!(slots.get(SlotToken::from_bits(u64::MAX)), None);
     }

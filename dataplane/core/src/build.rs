@@ -1,7 +1,7 @@
 //! A core built on its own thread, from what the start prepared.
 
 use crate::calibrating::Calibrating;
-use crate::clock::{Clock, watch_clock};
+use crate::clock::{Clock, WATCH_CLOCKS};
 use crate::doors::ConnectionLimits;
 use crate::keeper::Keeper;
 use crate::link_end::LinkEnd;
@@ -177,7 +177,7 @@ pub(crate) fn build(
         mesh: seed.mesh,
         office,
         counters,
-        clock: Some(watch_clock),
+        clocks: Some(WATCH_CLOCKS),
     });
     Ok(Built { core, sleeper: seed.sleeper, shares_cpu: seed.shares_cpu, shared })
 }

@@ -23,8 +23,13 @@ impl Clock {
     }
 }
 
-/// Nanoseconds for the watchdog.
-pub(crate) fn watch_clock() -> u64 {
-    let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+/// The watchdog's.
+pub(crate) const WATCH_CLOCKS: crate::watch::Clocks = crate::watch::Clocks {
+    now: || nanos(rustix::time::ClockId::Monotonic),
+    on_cpu: || nanos(rustix::time::ClockId::ThreadCPUTime),
+};
+
+fn nanos(clock: rustix::time::ClockId) -> u64 {
+    let now = rustix::time::clock_gettime(clock);
     now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
 }

@@ -81,6 +81,7 @@ pub(crate) fn sleep(core: &mut KernelCore, sleeper: &Sleeper, shared: &Shared) {
         core.net.wait(again, until);
         let slept = shared.clock.now().monotonic.since(again.monotonic);
         core.counters.add(Counter::SleptNanos, slept.as_nanos() as u64);
+        core.watch.note_slept(slept);
     }
     core.namespace.announce_sleep(false);
     sleeper.retract();

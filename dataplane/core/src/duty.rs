@@ -4,7 +4,7 @@ use crate::message::DutiesForCore;
 use base::Now;
 use link::Removal as LinkRemoval;
 use nvme_log::Store;
-use partition::{Duty, DutyError, Partitions, Removal};
+use partition::{Duty, DutyError, ImageEnd, Partitions, Removal};
 
 /// Duties and removals that a core applies in one turn: one takes up to 20 us, since a partition's settings are resolved.
 pub const DUTIES_A_TURN: usize = 8;
@@ -15,19 +15,62 @@ pub struct DutiesInHand {
     image: bool,
     duties: std::vec::IntoIter<link::Duty>,
     removals: std::vec::IntoIter<LinkRemoval>,
+    /// What an image did not name.
+    end: ImageEnd,
     applied: bool,
 }
 
+/// Whose the duties are.
+pub trait Target {
+    fn begin_image(&mut self);
+    fn apply(&mut self, duty: link::Duty);
+    fn remove(&mut self, removal: LinkRemoval);
+    /// Goes on with the end of an image; returns how many partitions it looked at.
+    fn end_image(&mut self, end: &mut ImageEnd) -> usize;
+}
+
+/// This core's partitions.
+pub struct Held<'a> {
+    pub now: Now,
+    pub partitions: &'a mut Partitions,
+    pub store: &'a mut Store,
+}
+
+impl Target for Held<'_> {
+    fn begin_image(&mut self) {
+        self.partitions.begin_image();
+    }
+
+    fn apply(&mut self, duty: link::Duty) {
+        let id = duty.partition;
+        if let Err(error) = self.partitions.apply(self.now, self.store, translate(duty)) {
+            tell(id, &error);
+        }
+    }
+
+    fn remove(&mut self, removal: LinkRemoval) {
+        let removed = Removal { partition: removal.partition, removed_at: removal.removed_at };
+        if let Err(error) = self.partitions.remove(self.store, removed) {
+            tell(removal.partition, &error);
+        }
+    }
+
+    fn end_image(&mut self, end: &mut ImageEnd) -> usize {
+        self.partitions.end_image(self.store, end)
+    }
+}
+
 impl DutiesInHand {
-    pub fn begin(partitions: &mut Partitions, set: DutiesForCore) -> DutiesInHand {
+    pub fn begin(set: DutiesForCore, on: &mut impl Target) -> DutiesInHand {
         if set.image {
-            partitions.begin_image();
+            on.begin_image();
         }
         DutiesInHand {
             number: set.number,
             image: set.image,
             duties: set.duties.into_iter(),
             removals: set.removals.into_iter(),
+            end: ImageEnd::default(),
             applied: false,
         }
     }
@@ -38,41 +81,36 @@ impl DutiesInHand {
     }
 
     /// Applies some; returns how many. What has no effect is logged with its reason, since an operator must see it.
-    pub fn apply_some(&mut self, now: Now, partitions: &mut Partitions, store: &mut Store) -> usize {
+    pub fn apply_some(&mut self, on: &mut impl Target) -> usize {
         let mut count = 0;
         for duty in self.duties.by_ref().take(DUTIES_A_TURN) {
             count += 1;
-            let id = duty.partition;
-            if let Err(error) = partitions.apply(now, store, translate(duty)) {
-                tell(id, &error);
-            }
+            on.apply(duty);
         }
         for removal in self.removals.by_ref().take(DUTIES_A_TURN - count) {
             count += 1;
-            let removed = Removal { partition: removal.partition, removed_at: removal.removed_at };
-            if let Err(error) = partitions.remove(store, removed) {
-                tell(removal.partition, &error);
-            }
+            on.remove(removal);
         }
         if count < DUTIES_A_TURN && !self.applied {
-            self.applied = true;
-            count += 1;
             if self.image {
-                end_image(partitions, store);
+                count += on.end_image(&mut self.end);
+            }
+            self.applied = !self.image || self.end.is_done();
+            if self.applied {
+                count += 1;
+                tell_strays(&self.end);
             }
         }
         count
     }
 }
 
-fn end_image(partitions: &mut Partitions, store: &mut Store) {
-    let unnamed = partitions.end_image(store);
-    let strays = partitions.strays(store);
-    if !unnamed.is_empty() || !strays.is_empty() {
+fn tell_strays(end: &ImageEnd) {
+    if end.strays > 0 {
         tracing::warn!(
-            unnamed = unnamed.len(),
-            strays = strays.len(),
-            first = strays.first().map(|partition| partition.to_string()),
+            unnamed = end.unnamed,
+            strays = end.strays,
+            first = end.first_stray.map(|partition| partition.to_string()),
             "partitions that the metadata does not name are kept and not served"
         );
     }
@@ -108,5 +146,89 @@ fn translate(duty: link::Duty) -> Duty {
         replicas: duty.replicas,
         isr: duty.isr,
         config: duty.config,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use base::{LeaderEpoch, NodeId, PartitionEpoch, PartitionId, PartitionIndex, TopicId, Uuid};
+
+    #[derive(Default)]
+    struct Noted {
+        images: usize,
+        applied: Vec<i32>,
+        removed: Vec<i32>,
+        ends: usize,
+    }
+
+    impl Target for Noted {
+        fn begin_image(&mut self) {
+            self.images += 1;
+        }
+
+        fn apply(&mut self, duty: link::Duty) {
+            self.applied.push(duty.partition.index.0);
+        }
+
+        fn remove(&mut self, removal: LinkRemoval) {
+            self.removed.push(removal.partition.index.0);
+        }
+
+        fn end_image(&mut self, end: &mut ImageEnd) -> usize {
+            self.ends += 1;
+            assert!(!end.is_done());
+            5
+        }
+    }
+
+    fn id(index: i32) -> PartitionId {
+        PartitionId { topic: TopicId(Uuid(9)), index: PartitionIndex(index) }
+    }
+
+    fn set(image: bool, duties: i32, removals: i32) -> DutiesForCore {
+        let duty = |index| link::Duty {
+            partition: id(index),
+            topic_name: "t".into(),
+            created_at: 1,
+            leader: Some(NodeId(1)),
+            leader_epoch: LeaderEpoch(0),
+            partition_epoch: PartitionEpoch(0),
+            replicas: vec![NodeId(1)],
+            isr: vec![NodeId(1)],
+            recovering: false,
+            config: vec![],
+        };
+        let removal = |index| LinkRemoval { partition: id(index), removed_at: 5 };
+        let (duties, removals) = ((0..duties).map(duty).collect(), (0..removals).map(removal).collect());
+        DutiesForCore { number: 7, image, duties, removals }
+    }
+
+    #[test]
+    fn a_turn_applies_so_many_and_all_are_applied_in_order() {
+        let mut noted = Noted::default();
+        let mut duties = DutiesInHand::begin(set(false, 100, 45), &mut noted);
+        let mut turns = 0;
+        while !duties.is_applied() {
+            let before = noted.applied.len() + noted.removed.len();
+            duties.apply_some(&mut noted);
+            let taken = noted.applied.len() + noted.removed.len() - before;
+            assert!(taken <= DUTIES_A_TURN, "{taken} in one turn");
+            turns += 1;
+        }
+        assert_eq!(turns, 145usize.div_ceil(DUTIES_A_TURN));
+        assert_eq!((noted.applied, noted.removed), ((0..100).collect(), (0..45).collect()));
+        assert_eq!((noted.images, noted.ends, duties.apply_some(&mut Noted::default())), (0, 0, 0));
+    }
+
+    #[test]
+    fn an_image_ends_in_turns_of_their_own_behind_its_duties() {
+        let mut noted = Noted::default();
+        let mut duties = DutiesInHand::begin(set(true, DUTIES_A_TURN as i32, 0), &mut noted);
+        assert_eq!((duties.apply_some(&mut noted), noted.images, noted.ends), (DUTIES_A_TURN, 1, 0));
+        for turn in 1..=3 {
+            assert_eq!((duties.apply_some(&mut noted), noted.ends), (5, turn));
+            assert!(!duties.is_applied(), "it goes on until it is done");
+        }
     }
 }

@@ -4,7 +4,7 @@
 use crate::doors::{ConnectionLimits, Doors};
 use crate::message::DutiesForCore;
 use base::{CoreId, ListenerId, NodeId, PartitionId};
-use link::{ConfigResource, DutiesPart, HeldPartition};
+use link::{ConfigResource, DutiesPart};
 use net::StreamId;
 use settings::{BrokerSettings, Texts};
 use std::collections::{BTreeSet, HashMap, VecDeque};
@@ -52,6 +52,10 @@ pub struct Keeper {
     next_number: u64,
     pub duties_applied: Option<i64>,
     held_waiting: BTreeSet<CoreId>,
+    /// How often was asked what is held.
+    held_number: u64,
+    /// The cluster's and our own overrides that the settings in force are made of.
+    dynamic: Option<(Texts, Texts)>,
 }
 
 /// Why the control plane's word was refused; the link is closed, and the next connection states everything anew.
@@ -84,6 +88,8 @@ impl Keeper {
             next_number: 0,
             duties_applied: None,
             held_waiting: BTreeSet::new(),
+            held_number: 0,
+            dynamic: None,
         }
     }
 
@@ -99,16 +105,20 @@ impl Keeper {
         }
     }
 
-    /// The node's effective settings under the view: what the cluster says of brokers, over the file.
-    pub fn settings(&self, file: &BrokerSettings, view: &View) -> BrokerSettings {
+    /// The node's effective settings under the view: what the cluster says of brokers, over the file. None where they are
+    /// what they were, since every core resolves every topic's settings anew for them.
+    pub fn settings_if_changed(&mut self, file: &BrokerSettings, view: &View) -> Option<BrokerSettings> {
         let texts = |resource| Texts::from_iter(view.overrides(&resource).iter().cloned());
-        let cluster = texts(ConfigResource::BrokerDefault);
-        let own = texts(ConfigResource::Broker(self.node));
-        let (settings, ignored) = file.with_dynamic(&cluster, &own);
+        let dynamic = (texts(ConfigResource::BrokerDefault), texts(ConfigResource::Broker(self.node)));
+        if self.dynamic.as_ref() == Some(&dynamic) {
+            return None;
+        }
+        let (settings, ignored) = file.with_dynamic(&dynamic.0, &dynamic.1);
         for setting in ignored {
             tracing::warn!(name = setting.name, why = setting.why, "a dynamic setting is ignored");
         }
-        settings
+        self.dynamic = Some(dynamic);
+        Some(settings)
     }
 
     /// Parts that were half told are dropped with the connection.
@@ -230,25 +240,23 @@ impl Keeper {
         *count = count.saturating_sub(1);
     }
 
-    /// A new control plane wants to know what is held: every core is asked.
-    pub fn ask_held(&mut self) {
+    /// A new control plane wants to know what is held: every core is asked, under this number.
+    pub fn ask_held(&mut self) -> u64 {
         self.held_waiting = (0..self.cores).map(CoreId).collect();
+        self.held_number += 1;
+        self.held_number
     }
 
-    /// One core's answer, cut for the link; the last core's last piece is marked.
-    pub fn on_held(&mut self, core: CoreId, partitions: Vec<HeldPartition>) -> Vec<(Vec<HeldPartition>, bool)> {
-        if !self.held_waiting.remove(&core) {
-            return Vec::new();
+    /// A core has told some of what it holds, or the last of it: whether that was the last of all, and nothing where
+    /// another control plane had asked.
+    pub fn on_held(&mut self, core: CoreId, number: u64, last: bool) -> Option<bool> {
+        if number != self.held_number || !self.held_waiting.contains(&core) {
+            return None;
         }
-        let mut pieces: Vec<(Vec<HeldPartition>, bool)> =
-            partitions.chunks(link::IMAGE_ITEMS_MAX).map(|piece| (piece.to_vec(), false)).collect();
-        if self.held_waiting.is_empty() {
-            match pieces.last_mut() {
-                Some(last) => last.1 = true,
-                None => pieces.push((Vec::new(), true)),
-            }
+        if last {
+            self.held_waiting.remove(&core);
         }
-        pieces
+        Some(self.held_waiting.is_empty())
     }
 }
 
@@ -331,9 +339,38 @@ mod tests {
     #[test]
     fn held_partitions_are_told_once_all_cores_answered() {
         let mut keeper = Keeper::new("c".into(), NodeId(1), 2, View::default());
-        keeper.ask_held();
-        assert_eq!(keeper.on_held(CoreId(0), vec![]), vec![]);
-        assert_eq!(keeper.on_held(CoreId(1), vec![]), vec![(vec![], true)]);
-        assert_eq!(keeper.on_held(CoreId(1), vec![]), vec![], "nobody asked");
+        let first = keeper.ask_held();
+        assert_eq!(keeper.on_held(CoreId(0), first, false), Some(false));
+        let second = keeper.ask_held();
+        assert_eq!(keeper.on_held(CoreId(0), first, true), None, "another control plane asked");
+        assert_eq!(keeper.on_held(CoreId(0), second, true), Some(false));
+        assert_eq!(keeper.on_held(CoreId(1), second, false), Some(false));
+        assert_eq!(keeper.on_held(CoreId(1), second, true), Some(true));
+        assert_eq!(keeper.on_held(CoreId(1), second, true), None, "it has told all");
+    }
+
+    #[test]
+    fn settings_are_told_when_they_change_only() {
+        let file = settings::NodeConfig::laptop(&[]).unwrap().broker;
+        let mut keeper = Keeper::new("c".into(), NodeId(1), 2, View::default());
+        let provenance =
+            |offset| Provenance { cluster_id: "c".into(), quorum_epoch: 1, metadata_offset: offset, caught_up: true };
+        let mut builder = view::ViewBuilder::new("c".into(), View::default());
+        let mut told = |changes, offset| {
+            let part = link::ViewPart { provenance: provenance(offset), image: offset == 1, last: true, changes };
+            let view = builder.apply(part).unwrap().unwrap();
+            let settings = keeper.settings_if_changed(&file, &view)?;
+            settings.value("log.retention.bytes").and_then(settings::Value::as_integer)
+        };
+        let set = |resource, value: &str| link::ViewChange::Config {
+            resource,
+            entries: vec![("log.retention.bytes".into(), value.into())],
+        };
+        assert_eq!(told(vec![], 1), Some(-1));
+        assert_eq!(told(vec![], 2), None);
+        assert_eq!(told(vec![set(ConfigResource::Topic("t".into()), "5")], 3), None);
+        assert_eq!(told(vec![set(ConfigResource::BrokerDefault, "1000")], 4), Some(1000));
+        assert_eq!(told(vec![set(ConfigResource::Broker(NodeId(2)), "5")], 5), None);
+        assert_eq!(told(vec![set(ConfigResource::Broker(NodeId(1)), "2000")], 6), Some(2000));
     }
 }

@@ -125,8 +125,60 @@ impl<D: Send> Mesh<D> {
         None
     }
 
+    /// The next message while a turn's budget lasts, which each takes by its weight.
+    pub fn receive_within(&mut self, budget: &mut usize) -> Option<Message<D>> {
+        if *budget == 0 {
+            return None;
+        }
+        let message = self.receive()?;
+        *budget = budget.saturating_sub(message.weight());
+        Some(message)
+    }
+
     /// The last look before sleeping.
     pub fn is_empty(&mut self) -> bool {
         self.own.is_empty() && self.receivers.iter_mut().flatten().all(|receiver| receiver.is_empty())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use handoff::{Command, EntryIndex, EpochEnds, EpochEndsEntry, GatherId};
+
+    /// A command about so many partitions.
+    fn command(partitions: u32) -> Message<()> {
+        let entry = |index| EpochEndsEntry {
+            index: EntryIndex(index),
+            partition: Default::default(),
+            current_epoch: None,
+            epoch: base::LeaderEpoch(0),
+        };
+        let gather = GatherId { core: CoreId(0), slot: 0, generation: 0 };
+        let entries = (0..partitions).map(entry).collect();
+        Message::Command(Command::EpochEnds(EpochEnds { gather, entries }))
+    }
+
+    #[test]
+    fn a_turn_takes_messages_by_the_partitions_they_are_about() {
+        let sleepers = [Arc::new(Sleeper::new(|| ()))];
+        let mut mesh = meshes::<()>(&sleepers).remove(0);
+        (0..100).for_each(|_| mesh.send(CoreId(0), command(31)));
+        (0..100).for_each(|_| mesh.send(CoreId(0), Message::LinkUp));
+        let mut taken = Vec::new();
+        while !mesh.is_empty() {
+            let (mut budget, mut count) = (128, 0);
+            while mesh.receive_within(&mut budget).is_some() {
+                count += 1;
+            }
+            taken.push(count);
+        }
+        assert_eq!(taken, [vec![4; 25], vec![100]].concat());
+        // What is about more than is left is taken whole, and is the last.
+        mesh.send(CoreId(0), command(500));
+        mesh.send(CoreId(0), command(1));
+        let mut budget = 128;
+        assert!(mesh.receive_within(&mut budget).is_some());
+        assert!(mesh.receive_within(&mut budget).is_none() && !mesh.is_empty());
     }
 }

@@ -51,11 +51,17 @@ pub enum Message<D> {
         core: CoreId,
         number: u64,
     },
-    /// What does this core hold? Asked for every new control plane.
-    HeldWanted,
+    /// What does this core hold? Asked for every new control plane, and numbered, since an older one's answer may still
+    /// be under way.
+    HeldWanted {
+        number: u64,
+    },
+    /// Some of it.
     Held {
         core: CoreId,
+        number: u64,
         partitions: Vec<HeldPartition>,
+        last: bool,
     },
     Keeper(KeeperRequest),
     KeeperReply(KeeperReply),
@@ -78,6 +84,7 @@ impl<D> Message<D> {
         1 + match self {
             Message::Command(command) => entries_asked(command),
             Message::Outcome(outcome) => entries_answered(outcome),
+            Message::Held { partitions, .. } => partitions.len(),
             _ => 0,
         }
     }

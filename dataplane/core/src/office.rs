@@ -1,7 +1,7 @@
 //! Messages between cores and over the link, carried: core 0's office, and what every core does for it.
 
 use crate::doors::Verdict;
-use crate::duty::DutiesInHand;
+use crate::duty::{DutiesInHand, Held};
 use crate::message::Message;
 use crate::turn::Core;
 use arena::BufferRef;
@@ -11,6 +11,7 @@ use bytes::Bytes;
 use handoff::{Command, FetchError, Internal, InternalAppendError, PartitionError, UpCall};
 use link::{BoundListener, HeldPartition, Up, UpHello};
 use net::{Close, StreamEvent, StreamId, Streams};
+use nvme_log::LogSlot;
 use nvme_plan::Namespace;
 use offload::Offload;
 use session::Turn;
@@ -22,6 +23,14 @@ pub const LINK_LISTENER: ListenerId = ListenerId(u16::MAX);
 
 /// How long an append for a coordinator may take before its fate is called unknown.
 const INTERNAL_APPEND_TIME_MAX: Duration = Duration::from_secs(30);
+
+/// What this core holds is being told, some in every turn.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct TellingHeld {
+    number: u64,
+    /// The next to tell of; the first where none was.
+    next: Option<LogSlot>,
+}
 
 /// What a hello says that does not change during a run.
 #[derive(Clone, Debug)]
@@ -194,9 +203,10 @@ impl<S: Streams, N: Namespace, O: Offload> Core<S, N, O> {
                 self.carry_session_outputs();
             }
             Message::Duties(duties) => {
-                self.duties_in_hand = Some(DutiesInHand::begin(&mut self.partitions, duties));
+                let mut held = Held { now, partitions: &mut self.partitions, store: &mut self.store };
+                self.duties_in_hand = Some(DutiesInHand::begin(duties, &mut held));
             }
-            Message::HeldWanted => self.tell_held(),
+            Message::HeldWanted { number } => self.telling_held = Some(TellingHeld { number, next: None }),
             Message::KeeperReply(reply) => self.store.on_keeper_reply(now, reply),
             Message::FlushMethod { durable_writes } => self.store.set_durable_writes(durable_writes),
             Message::NamespaceStopped { reason } => self.store.stop_namespace(reason),
@@ -226,8 +236,8 @@ impl<S: Streams, N: Namespace, O: Offload> Core<S, N, O> {
                 office.keeper.on_duties_done(core, number);
                 self.send_view_work();
             }
-            Message::Held { core, partitions } => {
-                for (partitions, last) in office.keeper.on_held(core, partitions) {
+            Message::Held { core, number, partitions, last } => {
+                if let Some(last) = office.keeper.on_held(core, number, last) {
                     office.link.stage(&Up::Held { partitions, last });
                 }
             }
@@ -245,7 +255,8 @@ impl<S: Streams, N: Namespace, O: Offload> Core<S, N, O> {
     /// Some of the duties in hand; returns how many.
     pub(crate) fn apply_duties(&mut self, now: Now) -> usize {
         let Some(duties) = self.duties_in_hand.as_mut().filter(|duties| !duties.is_applied()) else { return 0 };
-        let count = duties.apply_some(now, &mut self.partitions, &mut self.store);
+        let mut held = Held { now, partitions: &mut self.partitions, store: &mut self.store };
+        let count = duties.apply_some(&mut held);
         self.carry_partition_outputs();
         count
     }
@@ -253,24 +264,31 @@ impl<S: Streams, N: Namespace, O: Offload> Core<S, N, O> {
     /// Says that the duties are in force, once all are applied and the store had room for them. Their records stand in the
     /// journal before those of any append that follows, so that nobody can act on them and find them gone.
     pub(crate) fn answer_duties(&mut self) {
-        if self.partitions.duties_waiting() == 0
-            && let Some(done) = self.duties_in_hand.take_if(|duties| duties.is_applied())
-        {
+        let partitions = &self.partitions;
+        let in_force = |duties: &mut DutiesInHand| duties.is_applied() && partitions.duties_waiting() == 0;
+        if let Some(done) = self.duties_in_hand.take_if(in_force) {
             self.mesh.send(CoreId(0), Message::DutiesDone { core: self.id, number: done.number });
         }
     }
 
-    fn tell_held(&mut self) {
+    /// Tells some of what this core holds, where that was asked; returns of how many partitions.
+    pub(crate) fn tell_held(&mut self) -> usize {
+        let Some(TellingHeld { number, next }) = self.telling_held.take() else { return 0 };
         let directory = self.directory;
-        let held = self.store.slots().map(|(slot, partition)| HeldPartition {
+        let mut slots = self.store.slots_from(next);
+        let held = slots.by_ref().take(link::IMAGE_ITEMS_MAX).map(|(slot, partition)| HeldPartition {
             partition,
             directory,
             leader_epoch: self.store.epochs(slot).latest().map(|entry| entry.epoch),
             log_start: self.store.log_start(slot),
             end: self.store.end_offset(slot),
         });
-        let (core, partitions) = (self.id, held.collect());
-        self.mesh.send(CoreId(0), Message::Held { core, partitions });
+        let (core, partitions): (_, Vec<HeldPartition>) = (self.id, held.collect());
+        let next = slots.next().map(|(slot, _)| slot);
+        self.telling_held = next.map(|next| TellingHeld { number, next: Some(next) });
+        let told = partitions.len();
+        self.mesh.send(CoreId(0), Message::Held { core, number, partitions, last: next.is_none() });
+        1 + told
     }
 
     /// Says something to the control plane, from any core.
@@ -340,9 +358,9 @@ impl<S: Streams, N: Namespace, O: Offload> Core<S, N, O> {
             producer_ids_in_hand: office.keeper.producer_ids.in_hand(),
             cores: facts.cores,
         })));
-        office.keeper.ask_held();
+        let number = office.keeper.ask_held();
         self.counters.set(Counter::LinkUp, 1);
-        self.mesh.send_all(|| Message::HeldWanted);
+        self.mesh.send_all(|| Message::HeldWanted { number });
         tracing::info!("the control plane connected");
         let _ = now;
     }

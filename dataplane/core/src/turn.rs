@@ -6,9 +6,11 @@ use crate::duty::DutiesInHand;
 use crate::hearing::VIEW_WORK;
 use crate::keeper::Keeper;
 use crate::link_end::LinkEnd;
+use crate::log_events::LogEvents;
 use crate::memory::IdleMemory;
 use crate::mesh::Mesh;
 use crate::message::Message;
+use crate::office::TellingHeld;
 use crate::tally::Begun;
 use crate::watch::{Step, Watch};
 use arena::Arena;
@@ -30,6 +32,9 @@ const NET_OPERATIONS_A_TURN: usize = 64;
 /// Messages, each counted by the partitions it is about.
 const MESSAGES_A_TURN: usize = 128;
 const JOBS_A_TURN: usize = 16;
+/// What the store tells: a commit may have been that of very many partitions, each with its waiters. As many as a turn
+/// appends, and more, so that what waits does not grow.
+const LOG_EVENTS_A_TURN: usize = 2 * MESSAGES_A_TURN;
 /// Jobs of partitions are numbered from 1, those of sessions from here.
 const SESSION_JOBS: u64 = 1 << 63;
 /// How long a dataplane whose namespace has stopped still runs: what waits is answered, and the control plane hears of it.
@@ -66,6 +71,12 @@ pub struct Core<S: Streams, N, O> {
     pub(crate) next_gauges: Monotonic,
     idle_memory: IdleMemory,
     begun: Begun,
+    /// What the store told and nobody heard yet, in its order.
+    log_events: LogEvents,
+    /// What is left of the turn's budgets.
+    budget: Budget,
+    /// What this core holds is being told to the control plane.
+    pub(crate) telling_held: Option<TellingHeld>,
     /// Answers that helpers make.
     session_jobs: HashMap<JobToken, GatherId>,
     next_session_job: u64,
@@ -92,8 +103,8 @@ pub struct CoreParts<S: Streams, N, O> {
     /// Core 0's extra office, and its end of the link.
     pub office: Option<Office>,
     pub counters: CoreCounters,
-    /// The watchdog's clock; the simulator has none.
-    pub clock: Option<crate::watch::Clock>,
+    /// The watchdog's clocks; the simulator has none.
+    pub clocks: Option<crate::watch::Clocks>,
 }
 
 /// What only core 0 has.
@@ -114,12 +125,25 @@ impl Office {
     }
 }
 
+/// Of what steps do that are taken twice in a turn, how much it may still do.
+#[derive(Clone, Copy, Debug)]
+struct Budget {
+    messages: usize,
+    jobs: usize,
+    log_events: usize,
+}
+
+impl Default for Budget {
+    fn default() -> Budget {
+        Budget { messages: MESSAGES_A_TURN, jobs: JOBS_A_TURN, log_events: LOG_EVENTS_A_TURN }
+    }
+}
+
 /// Lists that live as long as the loop, so that a turn allocates nothing for them.
 #[derive(Default)]
 pub struct Scratch {
     completions: Vec<Completion>,
     stream_events: Vec<StreamEvent>,
-    log_events: Vec<LogEvent>,
     finished: Vec<Finished>,
 }
 
@@ -139,7 +163,7 @@ impl<S: Streams, N: Namespace, O: Offload> Core<S, N, O> {
             sessions: parts.sessions,
             mesh: parts.mesh,
             office: parts.office,
-            watch: Watch::new(parts.clock, parts.counters.clone()),
+            watch: Watch::new(parts.clocks, parts.counters.clone()),
             counters: parts.counters,
             plan: Plan::new(),
             work_waiting: VecDeque::new(),
@@ -152,6 +176,9 @@ impl<S: Streams, N: Namespace, O: Offload> Core<S, N, O> {
             next_gauges: Monotonic::ZERO,
             idle_memory: IdleMemory::default(),
             begun: Begun::default(),
+            log_events: LogEvents::default(),
+            budget: Budget::default(),
+            telling_held: None,
             session_jobs: HashMap::new(),
             next_session_job: 0,
             turn_at: Monotonic::ZERO,
@@ -162,6 +189,7 @@ impl<S: Streams, N: Namespace, O: Offload> Core<S, N, O> {
     pub fn turn(&mut self, now: Now) -> usize {
         self.watch.begin();
         self.turn_at = now.monotonic;
+        self.budget = Budget::default();
         let mut work = 0;
         // 1. Completions first: they free memory and credits that everything below may need.
         work += self.reap(now);
@@ -169,6 +197,7 @@ impl<S: Streams, N: Namespace, O: Offload> Core<S, N, O> {
         work += self.receive(now);
         // 4. and 5. Take what other cores and helpers sent, and apply: appends are staged here.
         work += self.exchange(now);
+        work += self.apply_duties(now) + self.tell_held();
         // 6. Close and submit the next commit if the commit policy lets it: after staging, so that a turn's appends share it.
         work += self.submit(now);
         // 7. What became durable moves watermarks and completes waiters; their outcomes are answered in this turn.
@@ -201,6 +230,16 @@ impl<S: Streams, N: Namespace, O: Offload> Core<S, N, O> {
             self.complete(now, completion);
         }
         self.scratch.completions = completions;
+        count + self.hear_log(now)
+    }
+
+    /// What the store told, as far as the turn's budget goes.
+    fn hear_log(&mut self, now: Now) -> usize {
+        let mut count = 0;
+        while let Some(event) = self.log_events.pop_within(&mut self.budget.log_events) {
+            count += 1;
+            self.on_log_event(now, event);
+        }
         count
     }
 
@@ -215,10 +254,10 @@ impl<S: Streams, N: Namespace, O: Offload> Core<S, N, O> {
         }
         self.scratch.stream_events = events;
         let mut turn = Turn { now, random: &mut self.random, net: &mut self.net, arena: &self.arena };
-        self.sessions.on_events_taken(&mut turn);
+        let begun = self.sessions.on_events_taken(&mut turn);
         self.carry_session_outputs();
         self.watch.step(Step::Link);
-        count + self.poll_link(now)
+        count + begun + self.poll_link(now)
     }
 
     /// Producers wait while the journal has to catch up, and everybody while another core has.
@@ -236,13 +275,14 @@ impl<S: Streams, N: Namespace, O: Offload> Core<S, N, O> {
     fn exchange(&mut self, now: Now) -> usize {
         let mut count = 0;
         self.watch.step(Step::Handoff);
-        while count < MESSAGES_A_TURN {
-            let Some(message) = self.mesh.receive() else { break };
-            count += message.weight();
+        while let Some(message) = self.mesh.receive_within(&mut self.budget.messages) {
+            count += 1;
             self.on_message(now, message);
         }
         let mut finished = std::mem::take(&mut self.scratch.finished);
-        count += self.offload.poll(JOBS_A_TURN, &mut finished);
+        let jobs = self.offload.poll(self.budget.jobs, &mut finished);
+        self.budget.jobs -= jobs;
+        count += jobs;
         self.watch.step(Step::Partition);
         for job in finished.drain(..) {
             if job.token == CALIBRATION {
@@ -265,15 +305,13 @@ impl<S: Streams, N: Namespace, O: Offload> Core<S, N, O> {
         }
         self.scratch.finished = finished;
         self.carry_partition_outputs();
-        count += self.apply_duties(now);
         self.answer_duties();
         count
     }
 
     fn submit(&mut self, now: Now) -> usize {
         self.watch.step(Step::Log);
-        let mut events = std::mem::take(&mut self.scratch.log_events);
-        self.store.poll(now, &mut self.plan, &mut events);
+        self.store.poll(now, &mut self.plan, self.log_events.inlet());
         self.poll_calibration();
         if let Some(office) = &mut self.office {
             office.log_keeper.poll(now, &mut self.plan);
@@ -286,12 +324,9 @@ impl<S: Streams, N: Namespace, O: Offload> Core<S, N, O> {
             self.namespace.submit_plan(now, &mut self.plan)
         };
         self.watch.step(Step::Partition);
-        for event in events.drain(..) {
-            self.on_log_event(now, event);
-        }
-        self.scratch.log_events = events;
+        let heard = self.hear_log(now);
         self.carry_keeper_requests(now);
-        count
+        count + heard
     }
 
     /// A device that completes within the submission (the page cache) is answered in the turn that wrote.
@@ -320,7 +355,6 @@ impl<S: Streams, N: Namespace, O: Offload> Core<S, N, O> {
     fn complete(&mut self, now: Now, completion: Completion) {
         crate::gauges::count_completion(&self.counters, &completion);
         self.begun.note_completion(now, &self.counters, &completion);
-        let mut events = std::mem::take(&mut self.scratch.log_events);
         match &mut self.office {
             Some(office) if nvme_log::Keeper::owns(completion.token) => {
                 let was_updating = office.log_keeper.is_updating();
@@ -332,12 +366,8 @@ impl<S: Streams, N: Namespace, O: Offload> Core<S, N, O> {
                     office.link.stage_stopped(now.monotonic);
                 }
             }
-            _ => self.store.on_completion(now, completion, &mut events),
+            _ => self.store.on_completion(now, completion, self.log_events.inlet()),
         }
-        for event in events.drain(..) {
-            self.on_log_event(now, event);
-        }
-        self.scratch.log_events = events;
     }
 
     fn on_log_event(&mut self, now: Now, event: LogEvent) {
@@ -420,8 +450,9 @@ impl<S: Streams, N: Namespace, O: Offload> Core<S, N, O> {
     /// When the loop has something to do though nothing arrives.
     pub fn next_deadline(&self, now: Now) -> Option<Monotonic> {
         let applying = self.duties_in_hand.as_ref().is_some_and(|duties| !duties.is_applied());
+        let goes_on = applying || self.telling_held.is_some() || !self.log_events.is_empty();
         [
-            applying.then_some(now.monotonic),
+            goes_on.then_some(now.monotonic),
             self.store.next_deadline(),
             self.partitions.next_deadline(),
             self.sessions.next_deadline(now),
@@ -440,7 +471,7 @@ impl<S: Streams, N: Namespace, O: Offload> Core<S, N, O> {
 
     /// The last look before sleeping: nothing may have come since the turn.
     pub fn may_sleep(&mut self) -> bool {
-        self.mesh.is_empty() && !self.mesh.is_congested() && self.plan.is_empty()
+        self.mesh.is_empty() && !self.mesh.is_congested() && self.plan.is_empty() && self.log_events.is_empty()
     }
 
     /// Why the dataplane has to end, once what waited for the namespace has been answered: only an opening can say what

@@ -64,22 +64,6 @@ impl Partitions {
         self.stalled.retain(|one| !matches!(one, Stalled::Unplaced(_)));
     }
 
-    /// Puts the partitions that the image did not name out of service, and names them.
-    pub fn end_image(&mut self, store: &mut Store) -> Vec<PartitionId> {
-        let image = self.image;
-        let unnamed = self.replicas.iter().filter(|(_, replica)| replica.image != image);
-        let unnamed: Vec<_> = unnamed.map(|(token, replica)| (ReplicaToken(token), replica.id)).collect();
-        for (token, _) in &unnamed {
-            self.forget(store, *token);
-        }
-        unnamed.into_iter().map(|(_, partition)| partition).collect()
-    }
-
-    /// Partitions that the store holds and no duty names: kept, not served.
-    pub fn strays(&self, store: &Store) -> Vec<PartitionId> {
-        store.slots().map(|(_, partition)| partition).filter(|partition| !self.by_id.contains_key(partition)).collect()
-    }
-
     /// Duties and removals for which the store has no room yet; they are taken up by themselves.
     pub fn duties_waiting(&self) -> usize {
         self.stalled.iter().filter(|one| matches!(one, Stalled::Duty(_) | Stalled::Removal(_))).count()
@@ -94,12 +78,9 @@ impl Partitions {
             return Err(DutyError::Old);
         }
         let overrides: BTreeMap<String, String> = duty.config.iter().cloned().collect();
-        let (settings, refused) = match TopicSettings::resolve(&overrides, &self.broker) {
+        let (settings, refused) = match self.resolve(&overrides) {
             Ok(settings) => (settings, None),
-            Err(error) => {
-                let defaults = TopicSettings::resolve(&Default::default(), &self.broker);
-                (defaults.expect("the broker's own settings were checked"), Some(error.0))
-            }
+            Err(error) => (self.defaults.clone(), Some(error.0)),
         };
         let token = match known {
             Some(token) => token,
@@ -226,7 +207,7 @@ impl Partitions {
         replica.standing = Standing::Leader { epoch };
         replica.epoch_start = end;
         // Answers are given under another epoch now; what waits for the log itself goes on.
-        self.wake_urgently(token);
+        self.wake_urgently(store, token);
         self.advance(now, store, token);
         if INTERNAL_TOPICS.contains(&duty.topic_name.as_str()) {
             self.out.up_calls.push(UpCall::Leads { partition: duty.partition, epoch, end });
@@ -257,9 +238,10 @@ impl Partitions {
     }
 
     /// Whoever waits for the partition is told that it is not here.
-    fn forget(&mut self, store: &mut Store, token: ReplicaToken) {
+    pub(crate) fn forget(&mut self, store: &mut Store, token: ReplicaToken) {
         self.refuse_everything(store, token, PartitionError::Unknown);
-        if let Some(replica) = self.replicas.remove(token.0) {
+        if let Some(mut replica) = self.replicas.remove(token.0) {
+            self.orphan_watchers(&mut replica);
             self.leaders -= usize::from(replica.is_leader());
             self.by_id.remove(&replica.id);
             self.by_log.remove(&replica.log);

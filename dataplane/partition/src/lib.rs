@@ -17,6 +17,7 @@ mod duties;
 mod epochs;
 mod fetch;
 mod fetch_answer;
+mod image_end;
 mod internal;
 mod list_offsets;
 mod log_events;
@@ -35,5 +36,6 @@ mod watch;
 mod window;
 
 pub use duties::{Duty, DutyError, Removal};
+pub use image_end::{FORGOTTEN_A_TURN, ImageEnd, LOOKED_AT_A_TURN};
 pub use operation::JobId;
 pub use partitions::{Options, Outputs, Partitions, Space, Tally};

@@ -1,10 +1,14 @@
 //! What the store tells, and whom it concerns.
 
-use crate::operation::{Operation, Reading, ReplicaToken};
+use crate::operation::{Operation, Reading, ReplicaToken, Timer};
 use crate::partitions::{Partitions, Stalled};
+use crate::sweep::next_turn;
 use base::{Now, Offset};
 use handoff::{PartitionError, UpCall};
 use nvme_log::{LogEvent, LogSlot, ReadError, ReadTicket, Store};
+
+/// Of what the store had no room for, tried again in one turn: a duty takes up to 20 us.
+const RETRIED_A_TURN: usize = 8;
 
 impl Partitions {
     pub fn on_log_event(&mut self, now: Now, store: &mut Store, event: LogEvent) {
@@ -68,7 +72,21 @@ impl Partitions {
 
     /// What was refused for pressure is tried again, oldest first.
     fn on_room(&mut self, now: Now, store: &mut Store) {
-        for _ in 0..self.stalled.len() {
+        let goes_on = self.to_retry > 0;
+        self.to_retry = self.stalled.len();
+        if !goes_on {
+            self.retry_some(now, store);
+        }
+    }
+
+    /// Some of it: there may be as many as partitions.
+    pub(crate) fn retry_some(&mut self, now: Now, store: &mut Store) {
+        let count = self.to_retry.min(self.stalled.len()).min(RETRIED_A_TURN);
+        self.to_retry = self.to_retry.min(self.stalled.len()) - count;
+        if self.to_retry > 0 {
+            self.wheel.insert(next_turn(now), Timer::Retry);
+        }
+        for _ in 0..count {
             let Some(stalled) = self.stalled.pop_front() else { return };
             match stalled {
                 Stalled::Appends(token) => {
@@ -111,6 +129,6 @@ impl Partitions {
         self.refuse_queued(store, token, error);
         self.refuse_waiting(store, token, error);
         self.refuse_deletes(token, error);
-        self.wake_urgently(token);
+        self.wake_urgently(store, token);
     }
 }

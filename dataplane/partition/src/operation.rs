@@ -62,4 +62,6 @@ pub(crate) enum Timer {
     ProducerExpiry,
     /// Topics' settings are resolved anew.
     Configure,
+    /// The store has room again.
+    Retry,
 }

@@ -7,12 +7,12 @@ use crate::watch::Watches;
 use base::{CoreId, DeletionClock, LeaderEpoch, Monotonic, NodeId, Now, PartitionId, Slots, TimerToken, Wheel, Work};
 use handoff::{Command, GatherId, Internal, Outcome, PartitionError, UpCall};
 use nvme_log::{LogSlot, ReadPlan, ReadTicket, Store};
-use settings::BrokerSettings;
+use settings::{BrokerSettings, TopicSettings};
 use std::collections::{HashMap, VecDeque};
 use std::time::Duration;
 
-/// Timers looked at in one call.
-const TIMERS_A_TURN: usize = 256;
+/// Timers looked at in one call: a request's time may be over for as many partitions as one command names.
+const TIMERS_A_TURN: usize = 32;
 
 #[derive(Clone, Debug)]
 pub struct Options {
@@ -75,6 +75,8 @@ pub(crate) enum Stalled {
 pub struct Partitions {
     pub(crate) options: Options,
     pub(crate) broker: BrokerSettings,
+    /// What a topic obeys that sets nothing itself.
+    pub(crate) defaults: TopicSettings,
     pub(crate) replicas: Slots<Box<Replica>>,
     pub(crate) by_id: HashMap<PartitionId, ReplicaToken>,
     pub(crate) by_log: HashMap<LogSlot, ReplicaToken>,
@@ -88,6 +90,8 @@ pub struct Partitions {
     pub(crate) wheel: Wheel<Timer>,
     pub(crate) fired: Vec<Timer>,
     pub(crate) stalled: VecDeque<Stalled>,
+    /// Of those, from the first on, the ones to try again since the store has room.
+    pub(crate) to_retry: usize,
     pub(crate) scratch: Vec<u8>,
     pub(crate) image: u64,
     pub(crate) space: Option<Space>,
@@ -107,6 +111,7 @@ impl Partitions {
         wheel.insert(now.monotonic + expiry_interval(&broker), Timer::ProducerExpiry);
         Partitions {
             options,
+            defaults: crate::sweep::defaults(&broker),
             broker,
             replicas: Slots::growable(),
             by_id: HashMap::new(),
@@ -120,6 +125,7 @@ impl Partitions {
             wheel,
             fired: Vec::new(),
             stalled: VecDeque::new(),
+            to_retry: 0,
             scratch: Vec::new(),
             image: 0,
             space: None,
@@ -160,6 +166,7 @@ impl Partitions {
     /// Timers; nothing else happens by time alone.
     pub fn on_time(&mut self, now: Now, store: &mut Store) {
         self.unlist(crate::watch::ENDED_AT_ONCE);
+        self.wake_some(store);
         let mut fired = std::mem::take(&mut self.fired);
         self.wheel.expire(now.monotonic, TIMERS_A_TURN, &mut fired);
         for timer in fired.drain(..) {
@@ -168,6 +175,7 @@ impl Partitions {
                 Timer::Resume(token) => self.resume(now, store, token),
                 Timer::ProducerExpiry => self.expire_producers(now, store),
                 Timer::Configure => self.configure_some(now, store),
+                Timer::Retry => self.retry_some(now, store),
             }
         }
         self.fired = fired;
@@ -175,7 +183,7 @@ impl Partitions {
 
     /// When `on_time` has something to do.
     pub fn next_deadline(&self) -> Option<Monotonic> {
-        if self.watches.are_ending() { Some(Monotonic::ZERO) } else { self.wheel.next_deadline() }
+        if self.watches.go_on() { Some(Monotonic::ZERO) } else { self.wheel.next_deadline() }
     }
 
     /// Partitions that this core leads.

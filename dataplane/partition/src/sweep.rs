@@ -4,7 +4,7 @@ use crate::operation::{ReplicaToken, Timer};
 use crate::partitions::Partitions;
 use base::{Monotonic, Now, WallMillis};
 use nvme_log::Store;
-use settings::{BrokerSettings, TopicSettings};
+use settings::{BrokerSettings, Invalid, Texts, TopicSettings};
 use std::time::Duration;
 
 /// Partitions whose producers are looked through in one turn.
@@ -15,6 +15,9 @@ const CONFIGURED_A_TURN: usize = 8;
 impl Partitions {
     /// The broker's settings changed: those of every topic are resolved anew, a few a turn.
     pub fn set_broker_settings(&mut self, broker: BrokerSettings) {
+        if let Ok(defaults) = TopicSettings::resolve(&Texts::new(), &broker) {
+            self.defaults = defaults;
+        }
         self.broker = broker;
         if self.to_configure.is_empty() {
             self.wheel.insert(Monotonic::ZERO, Timer::Configure);
@@ -22,12 +25,18 @@ impl Partitions {
         self.to_configure = self.replicas.iter().map(|(token, _)| ReplicaToken(token)).collect();
     }
 
+    /// A topic's settings. Most topics set nothing, and are not made to pay for all 38 settings.
+    pub(crate) fn resolve(&self, overrides: &Texts) -> Result<TopicSettings, Invalid> {
+        if overrides.is_empty() { Ok(self.defaults.clone()) } else { TopicSettings::resolve(overrides, &self.broker) }
+    }
+
     pub(crate) fn configure_some(&mut self, now: Now, store: &mut Store) {
         let inflate_max = self.options.inflate_max;
         for token in self.to_configure.split_off(self.to_configure.len().saturating_sub(CONFIGURED_A_TURN)) {
-            let Some(replica) = self.replicas.get_mut(token.0) else { continue };
+            let Some(replica) = self.replicas.get(token.0) else { continue };
             // What Kafka would refuse was refused when it was set, and the last good settings stand.
-            let Ok(settings) = TopicSettings::resolve(&replica.overrides, &self.broker) else { continue };
+            let Ok(settings) = self.resolve(&replica.overrides) else { continue };
+            let replica = self.replicas.get_mut(token.0).expect("just found");
             if replica.settings != settings {
                 let config = replica.configure(settings, inflate_max);
                 store.configure(replica.log, config).expect("the log of a replica is open");
@@ -57,8 +66,13 @@ impl Partitions {
     }
 }
 
+/// What a topic obeys that sets nothing itself.
+pub(crate) fn defaults(broker: &BrokerSettings) -> TopicSettings {
+    TopicSettings::resolve(&Texts::new(), broker).expect("the broker's own settings were checked")
+}
+
 /// After everyone else had a turn.
-fn next_turn(now: Now) -> Monotonic {
+pub(crate) fn next_turn(now: Now) -> Monotonic {
     now.monotonic + Duration::from_nanos(1)
 }
 

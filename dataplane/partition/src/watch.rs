@@ -12,6 +12,39 @@ use std::collections::{HashMap, VecDeque};
 /// Entries of a fetch that leave their lists in one go.
 pub(crate) const ENDED_AT_ONCE: usize = 256;
 
+/// Watchers of one partition that hear in one go that it has more.
+pub(crate) const WOKEN_AT_ONCE: usize = 256;
+
+/// What a partition's watchers are told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Wake {
+    More,
+    /// What is below this is gone.
+    Passed(Offset),
+    /// The answer is another now, whatever they wait for.
+    Urgently,
+}
+
+impl Wake {
+    /// What says both.
+    fn and(self, other: Wake) -> Wake {
+        match (self, other) {
+            (Wake::Urgently, _) | (_, Wake::Urgently) => Wake::Urgently,
+            (Wake::Passed(one), Wake::Passed(other)) => Wake::Passed(one.max(other)),
+            (Wake::More, other) => other,
+            (passed, Wake::More) => passed,
+        }
+    }
+}
+
+/// A partition whose many watchers are being woken: those before `left` have still to hear.
+#[derive(Clone, Copy, Debug)]
+struct Waking {
+    replica: ReplicaToken,
+    wake: Wake,
+    left: usize,
+}
+
 /// A partition's end of an entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Watcher {
@@ -74,11 +107,21 @@ pub(crate) struct Watches {
     by_gather: HashMap<GatherId, SlotToken>,
     dirty: Vec<SlotToken>,
     ending: VecDeque<SlotToken>,
+    waking: VecDeque<Waking>,
+    /// Watchers of partitions that are no more, to be woken urgently.
+    orphans: Vec<Watcher>,
 }
 
 impl Default for Watches {
     fn default() -> Watches {
-        Watches { slots: Slots::growable(), by_gather: HashMap::new(), dirty: Vec::new(), ending: VecDeque::new() }
+        Watches {
+            slots: Slots::growable(),
+            by_gather: HashMap::new(),
+            dirty: Vec::new(),
+            ending: VecDeque::new(),
+            waking: VecDeque::new(),
+            orphans: Vec::new(),
+        }
     }
 }
 
@@ -87,8 +130,16 @@ impl Watches {
         self.by_gather.len()
     }
 
-    pub(crate) fn are_ending(&self) -> bool {
-        !self.ending.is_empty()
+    /// Some have still to leave their lists, or to hear of news: the next turn goes on.
+    pub(crate) fn go_on(&self) -> bool {
+        !self.ending.is_empty() || !self.waking.is_empty() || !self.orphans.is_empty()
+    }
+
+    fn wake_later(&mut self, replica: ReplicaToken, wake: Wake, left: usize) {
+        match self.waking.iter_mut().find(|waking| waking.replica == replica) {
+            Some(waking) => (waking.wake, waking.left) = (waking.wake.and(wake), left),
+            None => self.waking.push_back(Waking { replica, wake, left }),
+        }
     }
 
     fn note(&mut self, watcher: Watcher, readable: u32, urgent: bool) {
@@ -205,34 +256,66 @@ impl Partitions {
 
     /// The partition has more that can be read.
     pub(crate) fn wake_watchers(&mut self, store: &Store, token: ReplicaToken) {
-        let Partitions { replicas, watches, .. } = self;
-        let Some(replica) = replicas.get_mut(token.0) else { return };
-        for watcher in &replica.watchers {
-            look(watches, store, replica, *watcher);
-        }
+        self.wake(store, token, Wake::More);
+        let Some(replica) = self.replicas.get_mut(token.0) else { return };
         let seen_by_all = last_stable(store, replica);
         replica.bytes.forget_below(seen_by_all);
     }
 
     /// Retention or DeleteRecords took what these were waiting at.
     pub(crate) fn wake_passed(&mut self, store: &Store, token: ReplicaToken, log_start: Offset) {
-        let Partitions { replicas, watches, .. } = self;
-        let Some(replica) = replicas.get(token.0) else { return };
-        for watcher in &replica.watchers {
-            let offset = watches.slots.get(watcher.watch).map(|watch| watch.entries[watcher.entry].facts.offset);
-            if offset.is_some_and(|offset| offset < log_start) {
-                watches.note(*watcher, 0, true);
-            }
-            look(watches, store, replica, *watcher);
-        }
+        self.wake(store, token, Wake::Passed(log_start));
     }
 
     /// Whatever they wait for, the answer is another now.
-    pub(crate) fn wake_urgently(&mut self, token: ReplicaToken) {
+    pub(crate) fn wake_urgently(&mut self, store: &Store, token: ReplicaToken) {
+        self.wake(store, token, Wake::Urgently);
+    }
+
+    /// Those that wait at a partition hear of it at once, or, where they are many, some in every turn.
+    fn wake(&mut self, store: &Store, token: ReplicaToken, wake: Wake) {
         let Partitions { replicas, watches, .. } = self;
         let Some(replica) = replicas.get(token.0) else { return };
+        let left = replica.watchers.len();
+        if left > WOKEN_AT_ONCE {
+            return watches.wake_later(token, wake, left);
+        }
         for watcher in &replica.watchers {
-            watches.note(*watcher, 0, true);
+            tell(watches, store, replica, *watcher, wake);
+        }
+    }
+
+    /// Goes on with waking many, from the last of their list to the first: one that leaves the list meanwhile gives its
+    /// place to the last, which has heard.
+    pub(crate) fn wake_some(&mut self, store: &Store) {
+        let Partitions { replicas, watches, .. } = self;
+        let mut budget = WOKEN_AT_ONCE;
+        while budget > 0
+            && let Some(waking) = watches.waking.pop_front()
+        {
+            let Some(replica) = replicas.get(waking.replica.0) else { continue };
+            let to = waking.left.min(replica.watchers.len());
+            let from = to.saturating_sub(budget);
+            for watcher in &replica.watchers[from..to] {
+                tell(watches, store, replica, *watcher, waking.wake);
+            }
+            budget -= to - from;
+            if from > 0 {
+                watches.waking.push_front(Waking { left: from, ..waking });
+            }
+        }
+        while budget > 0
+            && let Some(watcher) = watches.orphans.pop()
+        {
+            watches.note(watcher, 0, true);
+            budget -= 1;
+        }
+    }
+
+    /// A partition goes, and with it its list: those of whom there are many are still to hear of it.
+    pub(crate) fn orphan_watchers(&mut self, replica: &mut Replica) {
+        if replica.watchers.len() > WOKEN_AT_ONCE {
+            self.watches.orphans.append(&mut replica.watchers);
         }
     }
 
@@ -261,6 +344,19 @@ impl Watch {
         self.told |= any_urgent || self.known >= u64::from(self.bytes_min);
         told
     }
+}
+
+fn tell(watches: &mut Watches, store: &Store, replica: &Replica, watcher: Watcher, wake: Wake) {
+    let offset =
+        |watches: &Watches| watches.slots.get(watcher.watch).map(|watch| watch.entries[watcher.entry].facts.offset);
+    match wake {
+        Wake::Urgently => return watches.note(watcher, 0, true),
+        Wake::Passed(log_start) if offset(watches).is_some_and(|offset| offset < log_start) => {
+            watches.note(watcher, 0, true);
+        }
+        Wake::Passed(_) | Wake::More => {}
+    }
+    look(watches, store, replica, watcher);
 }
 
 /// Tells a watcher of bytes that its answer did not have.

@@ -8,7 +8,7 @@ use common::*;
 use handoff::*;
 use nvme_device::sim::{FaultPlan, PerMillion};
 use nvme_log::StoreOptions;
-use pollux_partition::{Duty, DutyError, Removal};
+use pollux_partition::{Duty, DutyError, FORGOTTEN_A_TURN, ImageEnd, LOOKED_AT_A_TURN, Removal};
 use std::time::Duration;
 
 const P: fn(u128) -> PartitionId = partition;
@@ -23,7 +23,8 @@ fn a_run_never_continues_an_epoch_of_the_last() {
     assert_eq!(node.apply(old), Err(DutyError::Old));
     let (disk, now) = node.kill();
     let mut node = Node::open(&disk, 2, now, &broker(&[]), store_options());
-    assert_eq!(node.partitions.strays(&node.store), [P(1)]);
+    let found = end_image(&mut node);
+    assert_eq!((found.unnamed, found.strays, found.first_stray), (0, 1, Some(P(1))));
     assert_eq!(node.fetch(P(1), 0, 1).map(|_| ()), Err(FetchError::Partition(PartitionError::Unknown)));
     let refused = DutyError::EpochOfEarlierRun { epoch: LeaderEpoch(3) };
     assert_eq!(node.apply(duty(P(1), 3, &[])), Err(refused));
@@ -31,7 +32,32 @@ fn a_run_never_continues_an_epoch_of_the_last() {
     assert_eq!(node.fetch(P(1), 0, 1).map(|_| ()), not_leader);
     node.lead(P(1), 4, &[]);
     assert_eq!(node.fetch(P(1), 0, 1 << 20).map(|records| records.high_watermark), Ok(Offset(4)));
-    assert_eq!(node.partitions.strays(&node.store), []);
+    assert_eq!(end_image(&mut node).strays, 0);
+}
+
+/// Everything that an image did not name, as a loop looks for it.
+fn end_image(node: &mut Node) -> ImageEnd {
+    let mut end = ImageEnd::default();
+    while !end.is_done() {
+        let left = end.unnamed;
+        let looked = node.partitions.end_image(&mut node.store, &mut end);
+        assert!(looked <= LOOKED_AT_A_TURN && end.unnamed - left <= FORGOTTEN_A_TURN, "{looked} in one turn");
+    }
+    end
+}
+
+#[test]
+fn very_many_partitions_are_looked_through_in_turns() {
+    const MANY: u128 = 2 * LOOKED_AT_A_TURN as u128 + 10;
+    let mut node = Node::new(512, 4);
+    (0..MANY).for_each(|number| node.lead(P(number), 0, &[]));
+    node.partitions.begin_image();
+    // Every tenth is named.
+    (0..MANY).step_by(10).for_each(|number| node.lead(P(number), 0, &[]));
+    let named = MANY.div_ceil(10) as usize;
+    let found = end_image(&mut node);
+    assert_eq!((found.unnamed, found.strays), (MANY as usize - named, MANY as usize - named));
+    assert_eq!(node.partitions.leader_count(), named);
 }
 
 #[test]
@@ -42,9 +68,9 @@ fn what_an_image_does_not_name_is_kept_and_not_served() {
     }
     node.partitions.begin_image();
     node.lead(P(1), 0, &[]);
-    let mut strays = node.partitions.end_image(&mut node.store);
-    strays.sort();
-    assert_eq!(strays, [P(2), P(3)]);
+    let found = end_image(&mut node);
+    assert_eq!((found.unnamed, found.strays), (2, 2));
+    assert_eq!(node.fetch(P(1), 0, 1).map(|_| ()), Ok(()), "it was named");
     assert_eq!(node.produce(Acks::All, P(2), batch(1, 1)), Err(ProduceError::Partition(PartitionError::Unknown)));
     assert!(node.store.find(P(2)).is_some(), "nothing is deleted by absence");
     let removal = Removal { partition: P(2), removed_at: 10 };
@@ -116,7 +142,7 @@ fn a_deadline_does_not_cut_the_own_device_short() {
     let gather = command.gather;
     node.send(Command::Produce(command));
     node.partitions.on_time(node.now, &mut node.store);
-    assert!(node.produced(gather)[0].result.is_ok());
+    assert_eq!(node.produced(gather)[0].result.as_ref().err(), None);
 }
 
 #[test]
@@ -198,7 +224,10 @@ fn appends_wait_for_room_in_their_order() {
             gather
         })
         .collect();
-    node.partitions.on_time(node.now, &mut node.store);
+    // Timers fire some in every turn.
+    for _ in 0..20 {
+        node.partitions.on_time(node.now, &mut node.store);
+    }
     let answers: Vec<_> = late.into_iter().map(|gather| node.produced(gather).remove(0).result).collect();
     let refused = answers.iter().filter(|answer| **answer == Err(ProduceError::TimedOut)).count();
     let taken = answers.iter().filter(|answer| answer.is_ok()).count();

@@ -6,6 +6,7 @@ mod common;
 use base::*;
 use common::*;
 use handoff::*;
+use pollux_partition::Removal;
 
 const P: fn(u128) -> PartitionId = partition;
 
@@ -86,6 +87,54 @@ fn very_many_waiters_are_told_nothing_more_and_leave_in_turns() {
     node.produce(Acks::All, P(2), batch(1, 10)).expect("appended");
     node.turns(5);
     assert!(node.outcomes.is_empty());
+}
+
+/// Fetches of one partition's end, one for each reader.
+fn readers(node: &mut Node, count: usize) -> Vec<GatherId> {
+    let gathers: Vec<GatherId> = (0..count).map(|_| node.gather()).collect();
+    for gather in &gathers {
+        run(node, *gather, 0, vec![entry(P(1), 0, 1000)]);
+    }
+    gathers
+}
+
+fn news(outcomes: &[Outcome]) -> Vec<(GatherId, bool)> {
+    let of = |outcome: &Outcome| match outcome {
+        Outcome::FetchNews { gather, entries } => Some((*gather, entries[0].urgent)),
+        _ => None,
+    };
+    outcomes.iter().filter_map(of).collect()
+}
+
+#[test]
+fn very_many_readers_of_one_partition_hear_in_turns_and_all_of_them() {
+    const READERS: usize = 1000;
+    for urgently in [false, true] {
+        let mut node = Node::new(64, 24);
+        node.lead(P(1), 0, &[]);
+        let gathers = readers(&mut node, READERS);
+        if urgently {
+            node.partitions.remove(&mut node.store, Removal { partition: P(1), removed_at: 10 }).expect("removed");
+        } else {
+            node.produce_async(Acks::All, P(1), batch(1, 10));
+        }
+        let (mut heard, mut turns) = (std::collections::HashSet::new(), 0);
+        while heard.len() < READERS {
+            // Some leave while others have still to hear.
+            if let Some(gone) = gathers.get(turns * 7).filter(|_| turns < 2) {
+                heard.insert(*gone);
+                node.send(Command::Cancel(*gone));
+            }
+            node.turn();
+            let told = news(&std::mem::take(&mut node.outcomes));
+            assert!(told.len() <= 2 * 256, "{} in one turn", told.len());
+            assert!(told.iter().all(|(_, its)| *its == urgently));
+            heard.extend(told.into_iter().map(|(gather, _)| gather));
+            turns += 1;
+            assert!(turns < 50, "{} heard", heard.len());
+        }
+        assert!(turns >= READERS / 512, "{turns} turns");
+    }
 }
 
 #[test]

@@ -2,8 +2,10 @@
 //! the cuts of the rest.
 
 use crate::fetch_session::TopicKey;
+use crate::limits::COPIED_RECORDS_MAX;
 use arena::{BufferRef, Parcel};
 use base::Uuid;
+use base::limits::RESPONSE_WINDOW;
 use bytes::BytesMut;
 use handoff::Stretch;
 use wire::messages::fetch_response::{NodeEndpoint, PartitionData};
@@ -44,6 +46,36 @@ pub enum Taken {
 pub struct Encoded {
     pub bytes: Vec<u8>,
     pub holes: Vec<(usize, Vec<Taken>)>,
+}
+
+impl Encoded {
+    /// With what is at hand of records, where that is little, in the response's own bytes. An answer about very many
+    /// partitions would else have so many pieces that the loop which sends it is held for milliseconds. What is copied is
+    /// no more than a response's window, since no more of one is at hand.
+    pub fn with_small_records(self) -> Encoded {
+        let little = |records: &[Taken]| {
+            let lengths = records.iter().map(|taken| match taken {
+                Taken::Ready(_, again) => Some(again.length as usize),
+                Taken::Stored(_) => None,
+            });
+            lengths.sum::<Option<usize>>().is_some_and(|length| length <= COPIED_RECORDS_MAX)
+        };
+        let (mut bytes, mut holes, mut from) = (Vec::with_capacity(self.bytes.len() + RESPONSE_WINDOW), Vec::new(), 0);
+        for (hole, records) in self.holes {
+            bytes.extend_from_slice(&self.bytes[from..hole]);
+            from = hole;
+            if !little(&records) {
+                holes.push((bytes.len(), records));
+                continue;
+            }
+            for taken in records {
+                let Taken::Ready(parcel, again) = taken else { unreachable!("just looked") };
+                bytes.extend_from_slice(&parcel[..again.length as usize]);
+            }
+        }
+        bytes.extend_from_slice(&self.bytes[from..]);
+        Encoded { bytes, holes }
+    }
 }
 
 /// One partition of a fetch response: everything but its records, and those.
@@ -113,6 +145,55 @@ mod tests {
     use super::*;
     use wire::messages::FetchResponse;
     use wire::{ApiKey, Decoder, Message};
+
+    fn ready(length: usize) -> Taken {
+        let stretch = Stretch {
+            owner: base::CoreId(0),
+            partition: base::PartitionId::default(),
+            length: length as u32,
+            inside: [0; 6],
+        };
+        // More lies there than the answer takes.
+        Taken::Ready(BufferRef::from_vec(vec![length as u8; length + 5]).into_parcel(), stretch)
+    }
+
+    #[test]
+    fn an_answer_about_very_many_partitions_is_in_few_pieces() {
+        const MANY: usize = 3000;
+        let lengths: Vec<usize> =
+            (0..MANY).map(|n| if n % 1000 == 7 { 2 * COPIED_RECORDS_MAX } else { n % 90 }).collect();
+        let partition = |length: &usize| PartitionAnswer {
+            records: vec![ready(length / 2), ready(length - length / 2)],
+            bytes: *length,
+            ..PartitionAnswer::error(0, 0)
+        };
+        let topics = lengths
+            .iter()
+            .enumerate()
+            .map(|(n, length)| (TopicKey::Id(base::TopicId(Uuid(n as u128))), vec![partition(length)]));
+        let encoded =
+            fetch(18, 42, FetchAnswer { topics: topics.collect(), ..Default::default() }).with_small_records();
+        assert_eq!(encoded.holes.len(), 3, "only what is long is a piece of its own");
+        let (mut bytes, mut from) = (Vec::new(), 0);
+        for (hole, records) in encoded.holes {
+            bytes.extend_from_slice(&encoded.bytes[from..hole]);
+            for taken in records {
+                let Taken::Ready(parcel, again) = taken else { panic!("only bytes here") };
+                bytes.extend_from_slice(&parcel[..again.length as usize]);
+            }
+            from = hole;
+        }
+        bytes.extend_from_slice(&encoded.bytes[from..]);
+        let mut d = Decoder::new(&bytes[4..]);
+        assert_eq!(wire::read_response_header(&mut d, ApiKey::Fetch, 18), Ok(42));
+        let read = FetchResponse::decode(&mut d, 18).unwrap();
+        d.finish().unwrap();
+        for (topic, length) in read.responses.iter().zip(&lengths) {
+            let half = length / 2;
+            let expected = [vec![half as u8; half], vec![(length - half) as u8; length - half]].concat();
+            assert_eq!(topic.partitions[0].records.as_deref(), Some(&expected[..]));
+        }
+    }
 
     #[test]
     fn records_stand_where_the_response_has_them() {

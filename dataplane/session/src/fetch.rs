@@ -27,6 +27,8 @@ use wire::{DecodeError, ErrorCode, MessageView};
 pub(crate) const TOPIC_IDS_SINCE: i16 = 13;
 const READ_COMMITTED: i8 = 1;
 const DEBUGGING_REPLICA: i32 = -2;
+/// Runs of answers that a loop lets go of by itself.
+const RUNS_ON_THE_LOOP_MAX: usize = ITEMS_ON_THE_LOOP_MAX / ENTRIES_A_COMMAND;
 
 /// A request that was read.
 #[derive(Debug)]
@@ -64,8 +66,8 @@ pub struct FetchGather {
     readable: u64,
     /// A partition has an answer that does not wait.
     urgent: bool,
-    /// Slots whose answers hold bytes.
-    filled: Vec<u32>,
+    /// The answers of the look at hand, as the cores gave them: whoever makes the response puts them to their slots.
+    answers: Vec<Vec<Fetched>>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -82,7 +84,6 @@ pub(crate) struct Slot {
     pub key: PartitionKey,
     pub asked: Asked,
     pub place: Result<(PartitionId, CoreId), ErrorCode>,
-    pub answer: Option<Result<FetchedRecords, FetchError>>,
     readable: u64,
 }
 
@@ -158,7 +159,7 @@ pub(crate) fn resolve(
         found: 0,
         ready: 0,
         readable: 0,
-        filled: Vec::new(),
+        answers: Vec::new(),
     }
 }
 
@@ -175,7 +176,7 @@ fn slot(asker: Asker<'_>, key: PartitionKey, asked: Asked, reader: Reader) -> Sl
         Place::Core(partition, core) => Ok((partition, core)),
         Place::Refused(error) => Err(error),
     };
-    Slot { key, asked, place, answer: None, readable: 0 }
+    Slot { key, asked, place, readable: 0 }
 }
 
 impl FetchGather {
@@ -230,7 +231,7 @@ impl FetchGather {
         }
     }
 
-    fn take(&mut self, fetched: Fetched) {
+    fn note(&mut self, fetched: &Fetched) {
         let slot = &mut self.slots[fetched.index.0 as usize];
         let (bytes, ready) = match &fetched.result {
             Ok(records) => {
@@ -242,26 +243,29 @@ impl FetchGather {
                 (0, 0)
             }
         };
-        if bytes > 0 {
-            self.filled.push(fetched.index.0);
-        }
         self.found += u64::from(bytes);
         self.ready += ready;
         self.readable = self.readable - slot.readable + u64::from(bytes);
         slot.readable = u64::from(bytes);
-        slot.answer = Some(fetched.result);
+    }
+
+    /// Each slot with its answer, where it has one.
+    pub(crate) fn into_answered(self) -> impl Iterator<Item = (Slot, Option<Result<FetchedRecords, FetchError>>)> {
+        let mut answers: Vec<_> = self.slots.iter().map(|_| None).collect();
+        for fetched in self.answers.into_iter().flatten() {
+            answers[fetched.index.0 as usize] = Some(fetched.result);
+        }
+        self.slots.into_iter().zip(answers)
     }
 
     fn is_enough(&self) -> bool {
         self.readable >= self.min_bytes || self.urgent
     }
 
-    /// What was found is let go of, and everything is to be looked at once more.
-    fn begin_anew(&mut self, phase: Phase) {
-        for slot in self.filled.drain(..) {
-            self.slots[slot as usize].answer = None;
-        }
+    /// What was found is to be let go of, and everything is to be looked at once more.
+    fn begin_anew(&mut self, phase: Phase) -> Vec<Vec<Fetched>> {
         (self.phase, self.next, self.found, self.ready) = (phase, 0, 0, 0);
+        std::mem::take(&mut self.answers)
     }
 }
 
@@ -277,7 +281,7 @@ impl Sessions {
         }
         let standing = self.fetch_sessions.begin(turn.now.monotonic, &asked.head);
         for ended in self.fetch_sessions.take_ended() {
-            self.forget_session(id, ended);
+            self.forget_session(ended);
         }
         let (scope, in_session) = match standing {
             Ok(Standing::Alone) => (FetchScope::Sessionless, 0),
@@ -356,7 +360,10 @@ impl Sessions {
                 self.cancel_waiters(id);
                 self.finish(turn, id);
             }
-            Phase::Looking => work.begin_anew(Phase::Waiting),
+            Phase::Looking => {
+                let found = work.begin_anew(Phase::Waiting);
+                self.forget_found(found);
+            }
             Phase::Waiting => panic!("no command is out while a fetch waits"),
         }
     }
@@ -364,7 +371,8 @@ impl Sessions {
     pub(crate) fn on_fetched<S: Streams>(&mut self, turn: &mut Turn<'_, S>, id: GatherId, entries: Vec<Fetched>) {
         let Some(gather) = self.gathers.get_mut(Self::token(id)) else { return };
         let GatherWork::Fetch(work) = &mut gather.work else { panic!("outcomes answer their commands") };
-        entries.into_iter().for_each(|entry| work.take(entry));
+        entries.iter().for_each(|entry| work.note(entry));
+        work.answers.push(entries);
         gather.outstanding -= 1;
         if gather.outstanding == 0 {
             self.look_on(turn, id);
@@ -413,8 +421,16 @@ impl Sessions {
         self.cancel_waiters(id);
         let gather = self.gathers.get_mut(Self::token(id)).expect("its caller looked");
         let GatherWork::Fetch(work) = &mut gather.work else { unreachable!("its caller looked") };
-        work.begin_anew(Phase::Last);
+        let found = work.begin_anew(Phase::Last);
+        self.forget_found(found);
         self.look_on(turn, id);
+    }
+
+    /// A look's answers that nobody is told: those of many partitions take longer to let go of than a loop may be held.
+    fn forget_found(&mut self, found: Vec<Vec<Fetched>>) {
+        if found.len() > RUNS_ON_THE_LOOP_MAX {
+            self.let_go(found);
+        }
     }
 
     /// The answer is put together here, or by a helper where it is long; its session learns what was told.
@@ -427,7 +443,7 @@ impl Sessions {
             FetchScope::Full { privileged } => {
                 let session = self.fetch_sessions.reserve(turn.now.monotonic, turn.random, privileged, work.items());
                 for ended in self.fetch_sessions.take_ended() {
-                    self.forget_session(id, ended);
+                    self.forget_session(ended);
                 }
                 Told::New { id: session, privileged, now: turn.now.monotonic }
             }

@@ -6,10 +6,11 @@ use crate::encode::{self, Encoded, FetchAnswer, PartitionAnswer, Taken};
 use crate::errors;
 use crate::fetch::{FetchGather, Slot};
 use crate::fetch_session::{self, Asked, NO_SESSION, PartitionKey, Session, Told, TopicKey};
+use crate::limits::ITEMS_ON_THE_LOOP_MAX;
 use crate::replies::Piece;
 use arena::{Arena, BufferRef};
 use base::{Monotonic, NodeId};
-use handoff::{FetchedRecords, Isolation, Reader};
+use handoff::{FetchError, FetchedRecords, Isolation, Reader};
 use std::collections::VecDeque;
 use wire::ErrorCode;
 use wire::messages::fetch_response::{AbortedTransaction, EpochEndOffset, LeaderIdAndEpoch, NodeEndpoint};
@@ -85,11 +86,13 @@ pub(crate) fn make(
     let mut answers: Vec<(PartitionKey, Asked, PartitionAnswer)> = Vec::with_capacity(work.slots.len());
     // What nobody knows stands last, as Kafka has it; other refusals stand where they were asked for.
     let unknown = |error: ErrorCode| matches!(error, ErrorCode::UnknownTopicOrPartition | ErrorCode::UnknownTopicId);
-    let (asked, refused): (Vec<Slot>, Vec<Slot>) =
-        work.slots.into_iter().partition(|slot| !slot.place.is_err_and(unknown));
-    for slot in asked.into_iter().chain(refused) {
+    let (uses_topic_ids, is_long) = (work.uses_topic_ids, work.items() > ITEMS_ON_THE_LOOP_MAX);
+    type Answered = (Slot, Option<Result<FetchedRecords, FetchError>>);
+    let (asked, refused): (Vec<Answered>, Vec<Answered>) =
+        work.into_answered().partition(|(slot, _)| !slot.place.is_err_and(unknown));
+    for (slot, answer) in asked.into_iter().chain(refused) {
         let index = slot.key.index.0;
-        let mut answer = match (slot.place.err(), slot.answer) {
+        let mut answer = match (slot.place.err(), answer) {
             (Some(error), _) if unknown(error) => PartitionAnswer::error(index, error.code()),
             (Some(error), _) => PartitionAnswer::refusal(index, error.code()),
             (None, Some(Err(error))) => PartitionAnswer::refusal(index, errors::of_fetch(error).code()),
@@ -109,7 +112,7 @@ pub(crate) fn make(
         answers.push((slot.key, slot.asked, answer));
     }
     let endpoints = if version >= LEADER_TOLD_SINCE { leader_endpoints(asker, &answers) } else { Vec::new() };
-    let (session_id, session) = settle_session(telling, work.uses_topic_ids, &mut answers);
+    let (session_id, session) = settle_session(telling, uses_topic_ids, &mut answers);
     let mut topics: Vec<(TopicKey, Vec<PartitionAnswer>)> = Vec::new();
     for (key, _, answer) in answers {
         match topics.last_mut() {
@@ -118,7 +121,11 @@ pub(crate) fn make(
         }
     }
     let answer = FetchAnswer { error_code: 0, session_id, topics, endpoints };
-    FetchMade { encoded: encode::fetch(version, correlation_id, answer), fetched, failed, session }
+    let mut encoded = encode::fetch(version, correlation_id, answer);
+    if is_long {
+        encoded = encoded.with_small_records();
+    }
+    FetchMade { encoded, fetched, failed, session }
 }
 
 /// Makes or updates the session, and takes out of an incremental answer what did not change.

@@ -46,6 +46,10 @@ pub const PRODUCE_COMMANDS_MAX: usize = 16;
 /// encodes by itself. What has more goes to a helper.
 pub const ITEMS_ON_THE_LOOP_MAX: usize = 256;
 
+/// Records of one partition that are copied into an answer about more than those: so that what is not copied, of the window
+/// that a response has in memory, is in no more pieces than a loop handles at once.
+pub const COPIED_RECORDS_MAX: usize = base::limits::RESPONSE_WINDOW / ITEMS_ON_THE_LOOP_MAX;
+
 /// Topics of the view that an answer about all of them looks through on the loop.
 pub const TOPICS_ON_THE_LOOP_MAX: usize = 32;
 
@@ -65,8 +69,12 @@ pub const PARKED_TIME_MAX: Duration = Duration::from_secs(10);
 /// Bytes of requests parked on a core for a control plane that is away.
 pub const PARKED_BYTES_MAX: usize = 4 << 20;
 
-/// Timers of a core's sessions that fire in one turn; the rest fire in the next.
-pub const TIMERS_PER_TURN: usize = 256;
+/// Requests that a core begins in one turn; connections that have more go on in the next.
+pub const REQUESTS_A_TURN: usize = 64;
+
+/// Timers of a core's sessions that fire in one turn; the rest fire in the next. A fetch whose time is up is looked at
+/// once more, which sends a command.
+pub const TIMERS_PER_TURN: usize = 32;
 
 const _: () = {
     // A window that is on its way, and one that the network has.

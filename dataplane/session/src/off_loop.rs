@@ -60,8 +60,19 @@ enum Task {
         work: Box<FetchGather>,
         told: Told,
     },
-    /// Nobody waits for it any more; letting go of it takes time too.
-    LetGo(Box<dyn Any + Send>),
+}
+
+/// Something large that nobody wants any more: letting go of it takes time too.
+struct LetGo(Option<Box<dyn Any + Send>>);
+
+impl Work for LetGo {
+    fn run(&mut self) {
+        self.0 = None;
+    }
+
+    fn into_any(self: Box<Self>) -> Box<dyn Any + Send> {
+        self
+    }
 }
 
 /// What a session has to do with a fetch's answer, where a helper makes that.
@@ -116,7 +127,8 @@ impl Made {
 }
 
 struct Job {
-    view: Arc<View>,
+    /// Let go of when it is done: an older view may have nobody else.
+    view: Option<Arc<View>>,
     facts: Arc<NodeFacts>,
     listener: ListenerId,
     api: ApiKey,
@@ -133,7 +145,7 @@ struct Job {
 impl Job {
     fn asker(&self) -> Asker<'_> {
         Asker {
-            view: &self.view,
+            view: self.view.as_ref().expect("the job is not done"),
             node: self.facts.node,
             cluster_id: &self.facts.cluster_id,
             listener_name: &self.facts.listeners[usize::from(self.listener.0)],
@@ -171,10 +183,6 @@ impl Job {
                 Made::plain(bytes)
             }
             Task::AnswerFetch { work, told } => self.answer_fetch(*work, told),
-            Task::LetGo(held) => {
-                drop(held);
-                Made::Nothing
-            }
         }
     }
 
@@ -228,6 +236,7 @@ impl Work for Job {
     fn run(&mut self) {
         if let Some(task) = self.task.take() {
             self.made = self.perform(task);
+            self.view = None;
         }
     }
 
@@ -258,13 +267,8 @@ impl Sessions {
         let Some(waiting) = self.gathers.get(Self::token(gather)) else { return };
         let (listener, api, version, correlation_id) =
             (waiting.listener, waiting.api, waiting.version, waiting.correlation_id);
-        self.send_job(gather, listener, (api, version, correlation_id), task);
-    }
-
-    fn send_job(&mut self, gather: GatherId, listener: ListenerId, of: (ApiKey, i16, i32), task: Task) {
-        let (api, version, correlation_id) = of;
         let job = Job {
-            view: Arc::clone(&self.view),
+            view: Some(Arc::clone(&self.view)),
             facts: Arc::clone(&self.facts),
             listener,
             api,
@@ -293,18 +297,23 @@ impl Sessions {
         self.off_loop(gather, Task::AnswerFetch { work, told });
     }
 
+    /// A helper lets go of what would hold the loop.
+    pub(crate) fn let_go(&mut self, held: impl Any + Send) {
+        let nobody = GatherId { core: self.core, slot: u32::MAX, generation: u32::MAX };
+        self.out.work.push(OffLoop { gather: nobody, work: Box::new(LetGo(Some(Box::new(held)))) });
+    }
+
     /// A session that has ended.
-    pub(crate) fn forget_session(&mut self, gather: GatherId, session: Session) {
+    pub(crate) fn forget_session(&mut self, session: Session) {
         if session.partitions() > crate::limits::ITEMS_ON_THE_LOOP_MAX {
-            self.off_loop(gather, Task::LetGo(Box::new(session)));
+            self.let_go(session);
         }
     }
 
     /// Nobody waits for the gather any more.
-    pub(crate) fn let_go(&mut self, id: GatherId, gather: Gather) {
+    pub(crate) fn forget_gather(&mut self, gather: Gather) {
         if gather.work.is_long() {
-            let Gather { listener, api, version, correlation_id, work, later, .. } = gather;
-            self.send_job(id, listener, (api, version, correlation_id), Task::LetGo(Box::new((work, later))));
+            self.let_go((gather.work, gather.later));
         }
     }
 
@@ -335,8 +344,10 @@ impl Sessions {
 
     /// A helper is done with a job.
     pub fn on_work<S: Streams>(&mut self, turn: &mut Turn<'_, S>, id: GatherId, work: Box<dyn Work>) {
-        let job = work.into_any().downcast::<Job>().expect("what was sent comes back");
-        self.on_made(turn, id, job.made);
+        // What was let go of leads to nothing.
+        if let Ok(job) = work.into_any().downcast::<Job>() {
+            self.on_made(turn, id, job.made);
+        }
     }
 
     pub(crate) fn on_made<S: Streams>(&mut self, turn: &mut Turn<'_, S>, id: GatherId, made: Made) {
@@ -344,14 +355,14 @@ impl Sessions {
         let made = match made {
             Made::Resolved { work, max_wait_ms, session } => {
                 let number = session.as_ref().map(|(number, _)| *number);
-                self.return_session(id, session);
+                self.return_session(session);
                 if let Some(number) = number {
                     self.fetch_sessions.end_if_empty(FetchScope::Incremental { id: number });
                 }
                 Made::Resolved { work, max_wait_ms, session: None }
             }
             Made::Fetched { made, session } => {
-                self.return_session(id, session);
+                self.return_session(session);
                 Made::Fetched { made, session: None }
             }
             made => made,
@@ -405,11 +416,11 @@ impl Sessions {
         }
     }
 
-    fn return_session(&mut self, id: GatherId, session: Option<(i32, Box<Session>)>) {
+    fn return_session(&mut self, session: Option<(i32, Box<Session>)>) {
         let Some((number, session)) = session else { return };
         self.fetch_sessions.put_back(number, session);
         for ended in self.fetch_sessions.take_ended() {
-            self.forget_session(id, ended);
+            self.forget_session(ended);
         }
     }
 

@@ -8,7 +8,7 @@ use crate::connection::{Connection, EndReason, Request};
 use crate::fetch_session::FetchSessions;
 use crate::forward::Forwards;
 use crate::gather::{Gather, GatherWork};
-use crate::limits::{FRAME_TIME_MAX, TIMERS_PER_TURN, UNREAD_BYTES_MAX};
+use crate::limits::{FRAME_TIME_MAX, ITEMS_ON_THE_LOOP_MAX, REQUESTS_A_TURN, TIMERS_PER_TURN, UNREAD_BYTES_MAX};
 use crate::off_loop::OffLoop;
 use crate::parked::Parked;
 use crate::replies::{Piece, Replies, ReplyNumber};
@@ -105,8 +105,10 @@ pub struct Sessions {
     /// Connections whose next frame waits for memory, first come first served.
     pub(crate) starved: VecDeque<StreamId>,
     gate: Gate,
-    /// Connections that the poll at hand brought bytes for.
+    /// Connections that the poll at hand brought bytes for, and before them those that the last turn left.
     touched: Vec<StreamId>,
+    /// Requests that this turn has begun.
+    begun: usize,
     /// Connections that go on when the network was flushed.
     pub(crate) flushing: Vec<StreamId>,
     /// What connections that are not read have sent already.
@@ -141,6 +143,7 @@ impl Sessions {
             starved: VecDeque::new(),
             gate: Gate::Open,
             touched: Vec::new(),
+            begun: 0,
             flushing: Vec::new(),
             parked: Parked::new(receive_share),
             next_connection: 0,
@@ -151,8 +154,13 @@ impl Sessions {
         }
     }
 
+    /// The next snapshot. The one before shares with it what did not change; whoever is the last to have it lets go of
+    /// the rest, which is every topic's place where some hundred topics came at once.
     pub fn on_view(&mut self, view: Arc<View>) {
-        self.view = view;
+        let before = std::mem::replace(&mut self.view, view);
+        if before.topic_count() > ITEMS_ON_THE_LOOP_MAX {
+            self.let_go(before);
+        }
     }
 
     /// Opens or closes the gate; what waited at it goes on in the order of its connections.
@@ -253,13 +261,17 @@ impl Sessions {
         }
     }
 
-    /// All events of a poll are in: what they brought is cut into requests, which begin.
-    pub fn on_events_taken<S: Streams>(&mut self, turn: &mut Turn<'_, S>) {
+    /// All events of a poll are in: what they brought is cut into requests, which begin, as many as a turn may. Returns how
+    /// many.
+    pub fn on_events_taken<S: Streams>(&mut self, turn: &mut Turn<'_, S>) -> usize {
+        self.begun = 0;
         let mut touched = std::mem::take(&mut self.touched);
         for stream in touched.drain(..) {
             self.advance(turn, stream);
         }
+        touched.append(&mut self.touched);
         self.touched = touched;
+        self.begun
     }
 
     /// The peer sends no more. What it sent before may have come in the same poll, and is looked at first
@@ -304,6 +316,11 @@ impl Sessions {
             let Some(connection) = self.connections.get_mut(&stream) else { return };
             if connection.ending {
                 return;
+            }
+            if self.begun >= REQUESTS_A_TURN {
+                // It goes on in the next turn, and until then no more of it is taken into everybody's memory.
+                set_paused(connection, turn.net, stream, true);
+                return self.touch(stream);
             }
             if turn.net.queued(stream) >= UNREAD_BYTES_MAX {
                 self.flush_first(stream);
@@ -420,6 +437,7 @@ impl Sessions {
     }
 
     fn begin<S: Streams>(&mut self, turn: &mut Turn<'_, S>, stream: StreamId, request: Request) {
+        self.begun += 1;
         let connection = self.connections.get_mut(&stream).expect("requests come from connections");
         let reply = connection.replies.begin(request.api == ApiKey::Produce);
         let began = match route::route(request.api) {
@@ -473,7 +491,7 @@ impl Sessions {
         if let GatherWork::Fetch(fetch) = &gather.work {
             self.out.commands.extend(fetch.cores().iter().map(|core| (*core, Command::Cancel(id))));
         }
-        self.let_go(id, gather);
+        self.forget_gather(gather);
     }
 
     pub fn on_outcome<S: Streams>(&mut self, turn: &mut Turn<'_, S>, outcome: Outcome) {
@@ -522,7 +540,8 @@ impl Sessions {
 
     pub fn next_deadline(&self, now: Now) -> Option<Monotonic> {
         let starved = (!self.starved.is_empty()).then(|| now.monotonic + Duration::from_millis(1));
-        [self.wheel.next_deadline(), starved].into_iter().flatten().min()
+        let left = (!self.touched.is_empty()).then_some(now.monotonic);
+        [self.wheel.next_deadline(), starved, left].into_iter().flatten().min()
     }
 
     fn on_connection_timer<S: Streams>(&mut self, turn: &mut Turn<'_, S>, stream: StreamId) {

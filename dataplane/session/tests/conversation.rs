@@ -58,7 +58,9 @@ impl World {
             for event in events {
                 self.with(|sessions, turn| common::on_event(sessions, turn, event));
             }
-            self.with(|sessions, turn| sessions.on_events_taken(turn));
+            self.with(|sessions, turn| {
+                sessions.on_events_taken(turn);
+            });
             self.with(|sessions, turn| sessions.on_time(turn));
             self.net.flush(self.now);
             self.with(|sessions, turn| {

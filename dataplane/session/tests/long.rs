@@ -8,7 +8,7 @@ use bytes::{Bytes, BytesMut};
 use common::Bench;
 use handoff::*;
 use net::sim::{SimFaults, SimPeer, SimStreams};
-use pollux_session::limits::{ENTRIES_A_COMMAND, ITEMS_ON_THE_LOOP_MAX, PRODUCE_COMMANDS_MAX};
+use pollux_session::limits::{ENTRIES_A_COMMAND, ITEMS_ON_THE_LOOP_MAX, PRODUCE_COMMANDS_MAX, REQUESTS_A_TURN};
 use pollux_session::{OffLoop, Sessions, Turn};
 use std::time::Duration;
 use wire::messages::*;
@@ -257,6 +257,7 @@ fn a_long_session_is_looked_through_in_runs_and_told_by_a_helper() {
     assert_eq!((world.help(), world.help()), (1, 1), "read, then routed");
     let runs = TOPICS.div_ceil(ENTRIES_A_COMMAND);
     assert_eq!(world.own(), (runs, 1), "the first look");
+    assert_eq!(world.help(), 1, "what it found is let go of");
     // The time is up: everything is looked at once more.
     world.bench.now.monotonic = world.bench.now.monotonic + Duration::from_secs(2);
     world.settle();
@@ -271,6 +272,7 @@ fn a_long_session_is_looked_through_in_runs_and_told_by_a_helper() {
     assert_eq!(world.sessions_of_fetch(), (1, TOPICS), "its slot is kept while a helper has it");
     assert_eq!(world.help(), 1);
     assert_eq!(world.own(), (runs, 1));
+    assert_eq!(world.help(), 1, "what it found is let go of");
     world.bench.now.monotonic = world.bench.now.monotonic + Duration::from_secs(2);
     world.settle();
     world.own();
@@ -313,4 +315,42 @@ fn every_api_is_answered_though_it_has_more_elements_than_a_loop_reads() {
     assert_eq!(ApiKey::from_code(forward.api_key), Some(ApiKey::FindCoordinator));
     let asked = FindCoordinatorRequest::decode(&mut Decoder::new(&forward.body), 4).unwrap();
     assert_eq!(asked.coordinator_keys, many);
+}
+
+#[test]
+fn an_older_view_of_many_topics_is_let_go_of_by_a_helper() {
+    let mut world = World::new();
+    for (topics, jobs) in [(3, 1), (3, 0), (TOPICS, 0), (TOPICS, 1)] {
+        world.bench.sessions.on_view(common::view_of((0..topics).map(|n| (name(n).to_string(), id(n)))));
+        world.collect();
+        assert_eq!(world.help(), jobs, "before {topics} topics");
+    }
+}
+
+#[test]
+fn a_turn_begins_so_many_requests_and_the_next_goes_on() {
+    const REQUESTS: usize = 40;
+    let mut world = World::new();
+    let mut peers: Vec<SimPeer> = (0..5).map(|_| common::connect(&world.bench.network)).collect();
+    world.settle();
+    for peer in &mut peers {
+        for number in 0..REQUESTS {
+            let mut out = BytesMut::new();
+            encode_request(&mut out, 9, number as i32, Some("test"), &produce(0..1, "text")).unwrap();
+            peer.write(&out);
+        }
+    }
+    let (mut taken, mut turns) = (0, 0);
+    while taken < peers.len() * REQUESTS {
+        world.turn();
+        let begun = std::mem::take(&mut world.commands);
+        assert!(begun.len() <= REQUESTS_A_TURN, "{} in one turn", begun.len());
+        if begun.len() == REQUESTS_A_TURN {
+            let goes_on = world.bench.sessions.next_deadline(world.bench.now);
+            assert!(goes_on.is_some_and(|at| at <= world.bench.now.monotonic), "the next turn follows at once");
+        }
+        taken += begun.len();
+        turns += 1;
+        assert!(turns < 1000, "{taken} requests began");
+    }
 }

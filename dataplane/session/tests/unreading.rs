@@ -62,7 +62,9 @@ impl World {
         for event in events {
             self.with(|sessions, turn| common::on_event(sessions, turn, event));
         }
-        self.with(|sessions, turn| sessions.on_events_taken(turn));
+        self.with(|sessions, turn| {
+            sessions.on_events_taken(turn);
+        });
         while let Some((_, command)) = self.sessions.out.commands.pop() {
             if let Some(outcome) = self.answer(command) {
                 self.with(|sessions, turn| sessions.on_outcome(turn, outcome));

@@ -426,7 +426,10 @@ impl Store {
         let zeroes = self.ring_zeroes_deadline();
         let idle = self.idle_deadline();
         let memory = self.reads.next_deadline();
-        [marker, flush, watermark, held, zeroes, idle, memory, Some(self.next_retention)].into_iter().flatten().min()
+        let view = self.view_staging.filter(|staging| !staging.stalled).map(|_| Monotonic::ZERO);
+        let round = self.round_goes_on().then_some(Monotonic::ZERO);
+        let all = [marker, flush, watermark, held, zeroes, idle, memory, view, round, Some(self.next_retention)];
+        all.into_iter().flatten().min()
     }
 
     /// Whether another turn has something to do at once.

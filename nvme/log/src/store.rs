@@ -11,7 +11,7 @@ use crate::partition::epochs::EpochTable;
 use crate::partition::producers::{ProducerTable, Transactions};
 use crate::reads::Reads;
 use crate::ring_zeroes::RingZeroes;
-use crate::shard::{Quarantined, SavedView, Shard, SlabRequest};
+use crate::shard::{Quarantined, SavedView, Shard, SlabRequest, ViewStaging};
 use crate::tails::Tails;
 use arena::{Arena, BufferRef};
 use base::{CoreId, DeletionClock, Monotonic, Now, Offset, PartitionId, Random, ShardId, Slots};
@@ -63,6 +63,7 @@ pub struct Store {
     /// Reads of the store itself, for truncations.
     pub(crate) own_reads: HashMap<ReadTicket, LogSlot>,
     pub(crate) view_queue: Option<SavedView>,
+    pub(crate) view_staging: Option<ViewStaging>,
     pub(crate) stopping: Stopping,
     pub(crate) stopped: Option<StopReason>,
     pub(crate) events: Vec<LogEvent>,
@@ -136,7 +137,13 @@ impl Store {
 
     /// Every partition, in an order that does not change while none is created or deleted.
     pub fn slots(&self) -> impl Iterator<Item = (LogSlot, PartitionId)> {
-        self.partitions.iter().map(|(token, partition)| (LogSlot::of(token), partition.id))
+        self.slots_from(None)
+    }
+
+    /// In that order, from this one's place on: for who looks at some of them at a time.
+    pub fn slots_from(&self, first: Option<LogSlot>) -> impl Iterator<Item = (LogSlot, PartitionId)> {
+        let first = first.map_or(0, |slot| slot.token().index());
+        self.partitions.iter_from(first).map(|(token, partition)| (LogSlot::of(token), partition.id))
     }
 
     pub fn partition_count(&self) -> usize {
@@ -264,7 +271,7 @@ impl Store {
 
     /// The view's snapshot as it was saved last (the core of shard 0 has it).
     pub fn saved_view(&self) -> Option<&SavedView> {
-        self.shards.iter().find(|shard| shard.id == ShardId(0))?.view.as_ref()
+        self.shards.iter().find(|shard| shard.id == ShardId(0))?.view.as_deref()
     }
 
     /// What the keeper is asked since the last call.

@@ -261,7 +261,7 @@ impl<D: Disk> Node<D> {
                 mesh,
                 office,
                 counters: CoreCounters::new(Arc::clone(&words), id),
-                clock: None,
+                clocks: None,
             }));
         }
         State::Running { cores, readings: readings(&words) }

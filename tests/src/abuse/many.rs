@@ -62,14 +62,16 @@ impl Turns {
             readings(words).iter().for_each(|core| sum.merge(&core.histogram(histogram)));
             sum
         };
-        Turns([Histogram::Turn].into_iter().chain(STEPS.map(|(_, step)| step)).map(of).collect())
+        let turns = [Histogram::Turn, Histogram::TurnOnCpu].into_iter();
+        Turns(turns.chain(STEPS.map(|(_, step)| step)).map(of).collect())
     }
 
-    /// The longest turn since then, and the longest time of each step that was long at all.
-    fn since(&self, before: &Turns) -> (Duration, Vec<(&'static str, Duration)>) {
+    /// The longest turn since then, the most that one above 1 ms ran on a CPU, and the longest time of each step that was
+    /// long at all.
+    fn since(&self, before: &Turns) -> (Duration, Option<Duration>, Vec<(&'static str, Duration)>) {
         let longest = |at: usize| self.0[at].since(&before.0[at]).quantile(1.0);
-        let steps = STEPS.iter().enumerate().filter_map(|(at, (name, _))| Some((*name, longest(at + 1)?)));
-        (longest(0).unwrap_or_default(), steps.collect())
+        let steps = STEPS.iter().enumerate().filter_map(|(at, (name, _))| Some((*name, longest(at + 2)?)));
+        (longest(0).unwrap_or_default(), longest(1), steps.collect())
     }
 }
 
@@ -187,10 +189,11 @@ impl Bench {
         let (before, began) = (Turns::read(&self.words), Instant::now());
         let done = act(&mut self.connection)?;
         let took = began.elapsed();
-        let (turn, steps) = Turns::read(&self.words).since(&before);
+        let (turn, on_cpu, steps) = Turns::read(&self.words).since(&before);
+        let on_cpu = on_cpu.map_or_else(String::new, |took| format!(" (on a CPU at most {} us)", took.as_micros()));
         let told: Vec<String> = steps.iter().map(|(step, took)| format!("{step} {} us", took.as_micros())).collect();
         println!(
-            "{what:28} {:7.1} ms; the longest turn {:7} us; {}",
+            "{what:28} {:7.1} ms; the longest turn {:7} us{on_cpu}; {}",
             took.as_secs_f64() * 1e3,
             turn.as_micros(),
             told.join(", ")

@@ -133,7 +133,9 @@ impl World {
         for event in events {
             self.on_event(event);
         }
-        self.with(|sessions, turn| sessions.on_events_taken(turn));
+        self.with(|sessions, turn| {
+            sessions.on_events_taken(turn);
+        });
         self.help();
         self.with(|sessions, turn| sessions.on_time(turn));
         self.net.flush(self.now);
