@@ -11,8 +11,8 @@ use settings::{BrokerSettings, TopicSettings};
 use std::collections::{HashMap, VecDeque};
 use std::time::Duration;
 
-/// Timers looked at in one call: a request's time may be over for as many partitions as one command names.
-const TIMERS_A_TURN: usize = 32;
+/// Timers looked at in one call.
+const TIMERS_A_TURN: usize = 256;
 
 #[derive(Clone, Debug)]
 pub struct Options {

@@ -224,10 +224,7 @@ fn appends_wait_for_room_in_their_order() {
             gather
         })
         .collect();
-    // Timers fire some in every turn.
-    for _ in 0..20 {
-        node.partitions.on_time(node.now, &mut node.store);
-    }
+    node.partitions.on_time(node.now, &mut node.store);
     let answers: Vec<_> = late.into_iter().map(|gather| node.produced(gather).remove(0).result).collect();
     let refused = answers.iter().filter(|answer| **answer == Err(ProduceError::TimedOut)).count();
     let taken = answers.iter().filter(|answer| answer.is_ok()).count();
