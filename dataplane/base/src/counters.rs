@@ -254,6 +254,8 @@ impl CoreCounters {
     }
 
     /// One answered request of an API; `failed` where the answer carried an error.
+    /// It takes 96 instructions, 6.3 ns with the words in the core's caches and 60 ns with those full of other things (`cargo
+    /// run --release -p pollux-perf --bin counting`, on a busy machine of two cores).
     pub fn record_request(&self, api_key: i16, took: Duration, failed: bool) {
         let api = api_place(api_key);
         self.record_in(Histogram::ALL.len() + api, took);
