@@ -214,7 +214,7 @@ impl Store {
     }
 
     /// Finds the partitions whose blobs are to be written, shard by shard; says whether all are found.
-    fn gather(&self, round: &mut Round) -> bool {
+    fn find_blobs(&self, round: &mut Round) -> bool {
         let over = self.walk(round, |found, slot, partition| {
             found.live += partition.blob.map_or(0, |place| u64::from(place.len));
             let list = if partition.changed { &mut found.changed } else { &mut found.unchanged };
@@ -247,7 +247,7 @@ impl Store {
     }
 
     fn step_round(&mut self, now: Now, round: &mut Round) {
-        if round.phase == Phase::Gathering && self.gather(round) {
+        if round.phase == Phase::Gathering && self.find_blobs(round) {
             round.phase = Phase::Blobs;
         }
         if round.phase == Phase::Blobs && self.write_blobs(now, round) {
