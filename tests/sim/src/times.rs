@@ -55,7 +55,7 @@ impl Model {
         self.stats.times_checked += 1;
     }
 
-    /// The answer about the largest time. Where it was a deleted record's, nothing is told.
+    /// The answer about the largest time. Where records were deleted, one of them may have it still: nothing is compared.
     pub fn told_largest_time(&mut self, partition: PartitionId, floor: Floor, told: ToldTime) {
         let log = &self.logs[&partition];
         if log.deleted || log.rules.retention_bytes.is_some() || log.deletes_asked > 0 {

@@ -201,28 +201,43 @@ impl Client {
     where
         R::Response: Message,
     {
+        self.try_ask(version, body).expect("the connection stays")
+    }
+
+    pub fn try_ask<R: Request>(&mut self, version: i16, body: &R) -> std::io::Result<R::Response>
+    where
+        R::Response: Message,
+    {
         self.next += 1;
         let mut out = BytesMut::new();
         encode_request(&mut out, version, self.next, Some("test"), body).unwrap();
-        self.socket.write_all(&out).unwrap();
+        self.socket.write_all(&out)?;
         let mut size = [0; 4];
-        self.socket.read_exact(&mut size).unwrap();
+        self.socket.read_exact(&mut size)?;
         let mut bytes = vec![0; i32::from_be_bytes(size) as usize];
-        self.socket.read_exact(&mut bytes).unwrap();
+        self.socket.read_exact(&mut bytes)?;
         let bytes = Bytes::from(bytes);
         let mut d = Decoder::shared(&bytes);
         assert_eq!(wire::read_response_header(&mut d, R::API, version), Ok(self.next));
         let response = R::Response::decode(&mut d, version).unwrap();
         d.finish().unwrap();
-        response
+        Ok(response)
     }
 
     pub fn produce(&mut self, partition: i32, records: Bytes) -> produce_response::PartitionProduceResponse {
+        self.try_produce(partition, records).expect("the connection stays")
+    }
+
+    pub fn try_produce(
+        &mut self,
+        partition: i32,
+        records: Bytes,
+    ) -> std::io::Result<produce_response::PartitionProduceResponse> {
         use produce_request::{PartitionProduceData, TopicProduceData};
         let data = PartitionProduceData { index: partition, records: Some(records), ..Default::default() };
         let topic = TopicProduceData { name: KafkaString::from("t"), partition_data: vec![data], ..Default::default() };
         let request = ProduceRequest { acks: -1, timeout_ms: 5000, topic_data: vec![topic], ..Default::default() };
-        self.ask(9, &request).responses.remove(0).partition_responses.remove(0)
+        Ok(self.try_ask(9, &request)?.responses.remove(0).partition_responses.remove(0))
     }
 
     pub fn fetch(&mut self, partition: i32, offset: i64, wait_ms: i32) -> fetch_response::PartitionData {
