@@ -99,7 +99,8 @@ fn stopping(directory: &Directory) -> (Dataplane, ControlPlane, Vec<Client>) {
     }
     plane.say(Down::Stop);
     let mut good = Client::connect(&dataplane);
-    // It is told that the leader is elsewhere, or the connection ends.
+    // It is told that the storage has stopped, or nothing, where the partition's core has ended already.
+    good.socket.set_read_timeout(Some(Duration::from_millis(200))).unwrap();
     while good.try_produce(1, records(&["still"])).is_ok_and(|answer| answer.error_code == 0) {
         assert!(began.elapsed() < DEADLINE, "it does not stop");
     }

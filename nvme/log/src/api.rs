@@ -11,9 +11,6 @@ use std::fmt;
 pub struct LogSlot(pub(crate) u64);
 
 impl LogSlot {
-    /// No slot comes before it.
-    pub(crate) const FIRST: LogSlot = LogSlot(0);
-
     pub(crate) fn of(token: SlotToken) -> LogSlot {
         LogSlot(token.to_bits())
     }

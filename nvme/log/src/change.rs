@@ -5,17 +5,14 @@ use crate::api::*;
 use crate::config::LogConfig;
 use crate::lane::{Effect, NoMemory};
 use crate::partition::Partition;
-use crate::shard::{SavedView, Shard, SlabRequest, ViewStaging};
+use crate::shard::{SavedView, Shard, SlabRequest};
 use crate::store::Store;
 use base::{LeaderEpoch, Now, Offset, PartitionId, ShardId, Tenancy, WallMillis};
 use nvme_format::blob::GivenUp;
 use nvme_format::record::{Change, Link, Record, RecordView, Version};
-use std::rc::Rc;
 
 /// Bytes that any of these records takes at most.
 const SMALL: usize = 256;
-/// Of the view's snapshot, bytes that are staged in one turn: to copy, to sum and to write them takes up to 50 us.
-const VIEW_PIECE: usize = 64 * 1024;
 
 impl Store {
     /// A new, empty partition in the least-loaded shard of this core.
@@ -253,8 +250,8 @@ impl Store {
         Ok(())
     }
 
-    /// Saves the view's snapshot on the core that has shard 0; `ViewSaved` comes when it is durable. It is staged in
-    /// pieces, one in every turn. A newer one replaces one of which nothing is staged yet.
+    /// Saves the view's snapshot on the core that has shard 0; `ViewSaved` comes when it is durable. A newer one
+    /// replaces one that was not staged yet.
     pub fn save_view(&mut self, bytes: Vec<u8>, metadata_offset: i64) -> Result<(), ChangeError> {
         if self.stopped.is_some() {
             return Err(ChangeError::Stopped);
@@ -263,33 +260,37 @@ impl Store {
             return Err(ChangeError::Unknown);
         }
         self.view_queue = Some(SavedView { metadata_offset, bytes });
+        self.poll_view();
         Ok(())
     }
 
     pub(crate) fn poll_view(&mut self) {
-        let Some(shard) = self.shards.iter().position(|shard| shard.id == ShardId(0)) else { return };
-        if self.view_staging.is_none() {
-            let room = |view: &SavedView| view.bytes.len() + (view.bytes.len() / VIEW_PIECE + 1) * SMALL;
-            let Some(view) = self.view_queue.take_if(|view| self.lane.has_room(room(view), true)) else { return };
-            // From here on a checkpoint has the whole of it: it may trim pieces of which the last is not staged yet.
-            self.shards[shard].view = Some(Rc::new(view));
-            self.shards[shard].view_changed = true;
-            self.view_staging = Some(ViewStaging::default());
+        let Some(view) = self.view_queue.take() else { return };
+        let chunk_max = self.lane.record_max() / 2;
+        let records = view.bytes.len().div_ceil(chunk_max).max(1);
+        if self.reserve(view.bytes.len().min(chunk_max) + SMALL, true).is_err()
+            || !self.lane.has_room(view.bytes.len() + records * SMALL, true)
+        {
+            self.view_queue = Some(view);
+            return;
         }
-        let (Some(staging), Some(view)) = (self.view_staging, self.shards[shard].view.clone()) else { return };
-        let from = staging.staged;
-        let to = view.bytes.len().min(from + VIEW_PIECE.min(self.lane.record_max() / 2));
-        let (metadata_offset, total) = (view.metadata_offset, view.bytes.len() as u32);
-        let record = Record::ImageApplied { metadata_offset, total, at: from as u32, bytes: &view.bytes[from..to] };
-        let record = RecordView { shard: ShardId(0), record };
-        if let Err(NoMemory) = self.reserve(record.encoded_len(), true) {
-            self.view_staging = Some(ViewStaging { stalled: true, ..staging });
-        } else if to < view.bytes.len() {
-            self.stage_record(&record, Vec::new());
-            self.view_staging = Some(ViewStaging { staged: to, stalled: false });
-        } else {
-            self.stage_record(&record, vec![Effect::View { metadata_offset }]);
-            self.view_staging = None;
+        let total = view.bytes.len() as u32;
+        for number in 0..records {
+            let from = number * chunk_max;
+            let bytes = &view.bytes[from..view.bytes.len().min(from + chunk_max)];
+            let record = Record::ImageApplied { metadata_offset: view.metadata_offset, total, at: from as u32, bytes };
+            let record = RecordView { shard: ShardId(0), record };
+            if let Err(NoMemory) = self.reserve(record.encoded_len(), true) {
+                // What is staged of it is void without its last part; the whole comes again.
+                self.view_queue = Some(view);
+                return;
+            }
+            let last = number + 1 == records;
+            let effects = if last { vec![Effect::View { metadata_offset: view.metadata_offset }] } else { Vec::new() };
+            self.stage_record(&record, effects);
         }
+        let shard = self.shard_mut(ShardId(0));
+        shard.view = Some(view);
+        shard.view_changed = true;
     }
 }

@@ -7,25 +7,18 @@
 use crate::api::{LogSlot, SlabNeed};
 use crate::io::{Purpose, split_write};
 use crate::partition::Partition;
-use crate::shard::{SavedView, Shard, SlabRequest};
+use crate::shard::{Shard, SlabRequest};
 use crate::store::{RoundMark, Store};
-use base::{BLOCK_SIZE, Block, Now, PartitionId, ShardId, Tenancy};
+use base::{BLOCK_SIZE, Block, Now, ShardId, Tenancy};
 use nvme_format::directory::{BlobPlace, Directory, ViewPlace};
 use nvme_format::record::{Record, RecordView};
 use nvme_format::root::Root;
 use nvme_format::{ExtentAddress, ExtentOrder, crc};
 use nvme_plan::{Class, Operation, Promise};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::rc::Rc;
 
-/// Bytes of blobs that one turn writes before others have theirs; of directories it writes one.
+/// Bytes of blobs, or of directories, that one turn writes before others have theirs.
 const SLICE: usize = 256 * 1024;
-/// Partitions that one turn looks at, of the walks over all: one takes up to 200 ns.
-const PARTITIONS_A_TURN: usize = 512;
-/// Blobs of one slice at most: one takes up to 3 us though it is small.
-const BLOBS_A_TURN: usize = 64;
-/// Bytes of the view that one turn writes.
-const VIEW_SLICE: usize = 64 * 1024;
 /// A round begins when this part of the ring was written since the last one.
 const RING_PART: u64 = 4;
 /// Storage beyond this many times the live blobs is rewritten as a whole.
@@ -34,7 +27,6 @@ const SPARSE_FROM: u64 = 1024 * 1024;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
-    Gathering,
     Blobs,
     Waiting,
     Directories,
@@ -45,19 +37,17 @@ enum Phase {
     Published,
 }
 
+/// What a chunk's bytes are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Content {
+    Partition(LogSlot),
+    View,
+}
+
 struct Chunk {
     shard: ShardId,
     bytes: Vec<u8>,
-    /// Whose blobs lie where in it, and how long they are.
-    parts: Vec<(LogSlot, usize, usize)>,
-}
-
-/// The view, which a round writes once where it changed.
-#[derive(Clone, Debug, PartialEq, Eq)]
-enum ViewWrite {
-    NotBegun,
-    At { view: Rc<SavedView>, extent: ExtentAddress, at: usize, crc: u32 },
-    Done,
+    parts: Vec<(Content, usize, usize)>,
 }
 
 pub struct Round {
@@ -65,33 +55,16 @@ pub struct Round {
     mark: RoundMark,
     next_sequence: u64,
     previous: u32,
-    /// Where the walk over all partitions is that this phase takes.
-    walk: usize,
-    /// Of each shard what the walk found, and the bytes of its live blobs.
-    found: BTreeMap<ShardId, Found>,
     queue: VecDeque<LogSlot>,
     written: BTreeSet<LogSlot>,
     chunk: Option<Chunk>,
     /// What must be on the device before the blobs may be believed.
     waits: BTreeMap<LogSlot, Vec<(Tenancy, u64)>>,
-    /// The first of them that this pass over them has not come to.
-    next_wait: Option<LogSlot>,
     writes: usize,
-    view: ViewWrite,
-    /// This shard has no place for its part of it, or no memory to write it from.
+    /// This shard has no place for its part of it.
     starved: Option<ShardId>,
-    /// Where the blobs of each shard's partitions are; none until the walk for them is over.
-    places: Option<BTreeMap<ShardId, Vec<(PartitionId, BlobPlace)>>>,
     /// The directories of this round by shard, and the storage that each names.
     directories: Vec<(BlobPlace, BTreeSet<ExtentAddress>)>,
-}
-
-#[derive(Default)]
-struct Found {
-    live: u64,
-    changed: Vec<LogSlot>,
-    unchanged: Vec<LogSlot>,
-    places: Vec<(PartitionId, BlobPlace)>,
 }
 
 impl Store {
@@ -179,77 +152,46 @@ impl Store {
 
     fn begin_round(&mut self) {
         self.checkpoint_wanted = false;
+        // One walk over all partitions: a walk for each shard held a loop 3 ms where there were 20,000.
+        let mut live: BTreeMap<ShardId, u64> = BTreeMap::new();
+        let mut queue: Vec<(ShardId, LogSlot)> = Vec::new();
+        for (token, partition) in self.partitions.iter() {
+            *live.entry(partition.shard).or_default() += partition.blob.map_or(0, |place| u64::from(place.len));
+            if partition.changed {
+                queue.push((partition.shard, LogSlot::of(token)));
+            }
+        }
+        let sparse = |shard: &&Shard| {
+            let view = shard.view_place.map_or(0, |place| u64::from(place.len));
+            let live = live.get(&shard.id).copied().unwrap_or(0) + view;
+            let stored: u64 = shard.storage.iter().map(|extent| extent.order.bytes()).sum();
+            stored > SPARSE_FROM && stored > live * SPARSE
+        };
+        let sparse: BTreeSet<ShardId> = self.shards.iter().filter(sparse).map(|shard| shard.id).collect();
+        if !sparse.is_empty() {
+            let rewritten = |partition: &Partition| !partition.changed && sparse.contains(&partition.shard);
+            for (token, partition) in self.partitions.iter_mut().filter(|(_, partition)| rewritten(partition)) {
+                partition.changed = true;
+                queue.push((partition.shard, LogSlot::of(token)));
+            }
+        }
+        queue.sort();
         self.round = Some(Round {
-            phase: Phase::Gathering,
+            phase: Phase::Blobs,
             mark: RoundMark { position: self.lane.head },
             next_sequence: self.lane.sequence,
             previous: self.lane.previous,
-            walk: 0,
-            found: BTreeMap::new(),
-            queue: VecDeque::new(),
+            queue: queue.into_iter().map(|(_, slot)| slot).collect(),
             written: BTreeSet::new(),
             chunk: None,
             waits: BTreeMap::new(),
-            next_wait: None,
             writes: 0,
-            view: ViewWrite::NotBegun,
             starved: None,
-            places: None,
             directories: Vec::new(),
         });
     }
 
-    /// Takes one turn's part of a walk over all partitions; says whether it is over. A walk held a loop 1 ms where there
-    /// were 20,000. What changes behind it changes after the round's mark, and so is in the journal that is kept.
-    fn walk(&self, round: &mut Round, mut visit: impl FnMut(&mut Found, LogSlot, &Partition)) -> bool {
-        let from = std::mem::take(&mut round.walk);
-        for (looked, (token, partition)) in self.partitions.iter_from(from).enumerate() {
-            if looked == PARTITIONS_A_TURN {
-                round.walk = token.index();
-                return false;
-            }
-            visit(round.found.entry(partition.shard).or_default(), LogSlot::of(token), partition);
-        }
-        true
-    }
-
-    /// Finds the partitions whose blobs are to be written, shard by shard; says whether all are found.
-    fn find_blobs(&self, round: &mut Round) -> bool {
-        let over = self.walk(round, |found, slot, partition| {
-            found.live += partition.blob.map_or(0, |place| u64::from(place.len));
-            let list = if partition.changed { &mut found.changed } else { &mut found.unchanged };
-            list.push(slot);
-        });
-        if !over {
-            return false;
-        }
-        for (id, found) in std::mem::take(&mut round.found) {
-            let shard = &self.shards[self.shard_index(id)];
-            let live = found.live + shard.view_place.map_or(0, |place| u64::from(place.len));
-            let stored: u64 = shard.storage.iter().map(|extent| extent.order.bytes()).sum();
-            round.queue.extend(found.changed);
-            if stored > SPARSE_FROM && stored > live * SPARSE {
-                round.queue.extend(found.unchanged);
-            }
-        }
-        true
-    }
-
-    /// When the next turn goes on with a round, though nothing completes.
-    pub(crate) fn round_goes_on(&self) -> bool {
-        self.round.as_ref().is_some_and(|round| match round.phase {
-            Phase::Gathering => true,
-            Phase::Blobs => round.starved.is_none(),
-            Phase::Waiting => round.writes == 0 && round.next_wait.is_some(),
-            Phase::Directories => round.starved.is_none(),
-            _ => false,
-        })
-    }
-
     fn step_round(&mut self, now: Now, round: &mut Round) {
-        if round.phase == Phase::Gathering && self.find_blobs(round) {
-            round.phase = Phase::Blobs;
-        }
         if round.phase == Phase::Blobs && self.write_blobs(now, round) {
             round.phase = Phase::Waiting;
         }
@@ -272,7 +214,7 @@ impl Store {
 
     /// Writes blobs for one slice; says whether all are written.
     fn write_blobs(&mut self, now: Now, round: &mut Round) -> bool {
-        let (mut budget, mut blobs) = (SLICE, BLOBS_A_TURN);
+        let mut budget = SLICE;
         let chunk_max = SLICE.min(self.map.slab_bytes() as usize / 16);
         loop {
             if let Some(chunk) = &round.chunk {
@@ -282,14 +224,15 @@ impl Store {
                     return false;
                 }
             }
-            if budget == 0 || blobs == 0 {
+            if budget == 0 {
                 return false;
             }
             if let Some(slot) = round.queue.pop_front() {
                 budget = budget.saturating_sub(self.add_blob(round, slot));
-                blobs -= 1;
-            } else if round.chunk.is_none() {
-                return self.write_view(now, round);
+            } else if self.add_view(round) || round.chunk.is_some() {
+                continue;
+            } else {
+                return true;
             }
         }
     }
@@ -306,47 +249,24 @@ impl Store {
         round.written.insert(slot);
         let shard = partition.shard;
         let chunk = round.chunk.get_or_insert_with(|| Chunk { shard, bytes: Vec::new(), parts: Vec::new() });
-        chunk.parts.push((slot, chunk.bytes.len(), blob.len()));
+        chunk.parts.push((Content::Partition(slot), chunk.bytes.len(), blob.len()));
         chunk.bytes.extend_from_slice(&blob);
         self.queue_copy_out(slot);
         blob.len()
     }
 
-    /// Writes one slice of the view, where it changed; says whether there is no more of it.
-    fn write_view(&mut self, now: Now, round: &mut Round) -> bool {
-        let Some(index) = self.shards.iter().position(|shard| shard.id == ShardId(0)) else { return true };
-        if round.view == ViewWrite::NotBegun {
-            let shard = &mut self.shards[index];
-            let Some(view) = shard.view.as_ref().filter(|_| shard.view_changed).map(Rc::clone) else { return true };
-            let order = ExtentOrder::holding(view.bytes.len() as u64 + 8).expect("a view fits the largest extent");
-            let Some(extent) = shard.allocate_storage(order) else {
-                self.request_slab(now, ShardId(0), SlabNeed::Internal);
-                round.starved = Some(ShardId(0));
-                return false;
-            };
-            shard.view_changed = false;
-            round.view = ViewWrite::At { view, extent, at: 0, crc: 0 };
-        }
-        let ViewWrite::At { view, extent, at, crc } = round.view.clone() else { return true };
-        // Its metadata offset stands before its bytes.
-        let len = view.bytes.len() + 8;
-        let to = len.min(at + VIEW_SLICE);
-        let mut slice = Vec::with_capacity(VIEW_SLICE);
-        if at == 0 {
-            slice.extend_from_slice(&view.metadata_offset.to_le_bytes());
-        }
-        slice.extend_from_slice(&view.bytes[at.saturating_sub(8)..to - 8]);
-        if !self.write_at(now, &mut round.writes, Block(extent.start.0 + (at / BLOCK_SIZE) as u64), &slice) {
-            round.starved = Some(ShardId(0));
+    fn add_view(&mut self, round: &mut Round) -> bool {
+        let Some(shard) = self.shards.iter_mut().find(|shard| shard.id == ShardId(0) && shard.view_changed) else {
+            return false;
+        };
+        if round.chunk.is_some() {
             return false;
         }
-        let crc = crc::append(crc, &slice);
-        if to < len {
-            round.view = ViewWrite::At { view, extent, at: to, crc };
-            return false;
-        }
-        round.view = ViewWrite::Done;
-        self.shards[index].view_place = Some(BlobPlace { block: extent.start, at: 0, len: len as u32, crc });
+        shard.view_changed = false;
+        let Some(view) = &shard.view else { return false };
+        let bytes = [&view.metadata_offset.to_le_bytes()[..], &view.bytes].concat();
+        let parts = vec![(Content::View, 0, bytes.len())];
+        round.chunk = Some(Chunk { shard: ShardId(0), bytes, parts });
         true
     }
 
@@ -358,7 +278,7 @@ impl Store {
             return false;
         };
         let chunk = round.chunk.take().expect("it is there");
-        for (slot, at, len) in chunk.parts {
+        for (content, at, len) in chunk.parts {
             let bytes = &chunk.bytes[at..at + len];
             let place = BlobPlace {
                 block: Block(start.0 + (at / BLOCK_SIZE) as u64),
@@ -366,8 +286,13 @@ impl Store {
                 len: len as u32,
                 crc: crc::crc32c(bytes),
             };
-            if let Some(partition) = self.partition_mut(slot) {
-                partition.blob = Some(place);
+            match content {
+                Content::Partition(slot) => {
+                    if let Some(partition) = self.partition_mut(slot) {
+                        partition.blob = Some(place);
+                    }
+                }
+                Content::View => self.shard_mut(ShardId(0)).view_place = Some(place),
             }
         }
         true
@@ -379,54 +304,38 @@ impl Store {
             self.request_slab(now, shard, SlabNeed::Internal);
             return None;
         };
-        if !self.write_at(now, writes, extent.start, bytes) {
+        let start = self.write_at(now, writes, extent, bytes);
+        if start.is_none() {
             self.shard_mut(shard).give_back(extent);
-            return None;
         }
-        Some(extent.start)
+        start
     }
 
-    /// Whether the extents hold what the blobs say, looked at in passes, some in every turn; what does not yet is copied
-    /// out.
+    /// Whether the extents hold what the blobs say; what does not yet is copied out.
     fn waits_are_over(&mut self, round: &mut Round) -> bool {
-        let from = round.next_wait.take().unwrap_or(LogSlot::FIRST);
-        let mut slots: Vec<LogSlot> =
-            round.waits.range(from..).map(|(slot, _)| *slot).take(PARTITIONS_A_TURN + 1).collect();
-        if slots.len() > PARTITIONS_A_TURN {
-            round.next_wait = slots.pop();
-        }
-        for slot in slots {
-            let waits = round.waits.get_mut(&slot).expect("it was just found");
-            match self.partitions.get(slot.token()) {
-                Some(partition) => waits.retain(|(tenancy, until)| {
-                    partition.extent(*tenancy).is_some_and(|extent| extent.written() < *until)
-                }),
-                None => waits.clear(),
+        let mut waiting = Vec::new();
+        round.waits.retain(|slot, waits| {
+            let Some(partition) = self.partitions.get(slot.token()) else { return false };
+            waits.retain(|(tenancy, until)| partition.extent(*tenancy).is_some_and(|extent| extent.written() < *until));
+            if !waits.is_empty() {
+                waiting.push(*slot);
             }
-            if waits.is_empty() {
-                round.waits.remove(&slot);
-            } else {
-                self.queue_copy_out(slot);
-            }
+            !waits.is_empty()
+        });
+        for slot in waiting {
+            self.queue_copy_out(slot);
         }
         round.waits.is_empty()
     }
 
-    /// Writes the directory of one shard; says whether all are written.
     fn write_directories(&mut self, now: Now, round: &mut Round) -> bool {
-        let Some(places) = &mut round.places else {
-            let over = self.walk(round, |found, _, partition| {
-                found.places.extend(partition.blob.map(|place| (partition.id, place)));
-            });
-            if over {
-                let found = std::mem::take(&mut round.found).into_iter();
-                round.places = Some(found.map(|(shard, found)| (shard, found.places)).collect());
-            }
-            return false;
-        };
+        let mut written = 0;
         while let Some(index) = Some(round.directories.len()).filter(|index| *index < self.shards.len()) {
+            if written >= SLICE {
+                return false;
+            }
+            let mut directory = self.directory_of(index);
             let shard = self.shards[index].id;
-            let mut directory = directory_of(&self.shards[index], places.get(&shard).map_or(&[], Vec::as_slice));
             if directory.partitions.is_empty() && directory.view.is_none() {
                 // It holds nothing, so it needs no storage, and its slabs can go back. One that is taken into use
                 // later is known again by the extents in it.
@@ -451,31 +360,45 @@ impl Store {
             storage.insert(own);
             directory.storage.push(own);
             let bytes = directory.encode();
-            if !self.write_at(now, &mut round.writes, own.start, &bytes) {
+            let Some(start) = self.write_at(now, &mut round.writes, own, &bytes) else {
                 self.shards[index].give_back(own);
-                round.starved = Some(shard);
                 return false;
-            }
-            let place = BlobPlace { block: own.start, at: 0, len: bytes.len() as u32, crc: crc::crc32c(&bytes) };
+            };
+            let place = BlobPlace { block: start, at: 0, len: bytes.len() as u32, crc: crc::crc32c(&bytes) };
+            written += bytes.len();
             round.directories.push((place, storage));
-            break;
         }
-        round.directories.len() == self.shards.len()
+        true
     }
 
-    /// Writes whole blocks from this one on; false where there is no memory.
-    fn write_at(&mut self, now: Now, writes: &mut usize, start: Block, bytes: &[u8]) -> bool {
+    fn write_at(&mut self, now: Now, writes: &mut usize, extent: ExtentAddress, bytes: &[u8]) -> Option<Block> {
         let padded = bytes.len().next_multiple_of(BLOCK_SIZE);
-        let buffer = self.arena.try_allocate(padded).or_else(|| self.arena.allocate_oversized(padded));
-        let Some(mut buffer) = buffer else { return false };
+        let mut buffer = self.arena.try_allocate(padded).or_else(|| self.arena.allocate_oversized(padded))?;
         buffer[..bytes.len()].copy_from_slice(bytes);
         buffer[bytes.len()..].fill(0);
         let deadline = self.deadline(now);
-        for (_, operation) in split_write(start, &buffer.freeze(), self.geometry.transfer_max, Promise::Accepted) {
+        for (_, operation) in split_write(extent.start, &buffer.freeze(), self.geometry.transfer_max, Promise::Accepted)
+        {
             self.io.emit(Purpose::CheckpointBody, Class::Background, deadline, operation);
             *writes += 1;
         }
-        true
+        Some(extent.start)
+    }
+
+    fn directory_of(&self, index: usize) -> Directory {
+        let shard = &self.shards[index];
+        let own = self.partitions.iter().filter(|(_, partition)| partition.shard == shard.id);
+        let mut partitions: Vec<_> =
+            own.filter_map(|(_, partition)| partition.blob.map(|place| (partition.id, place))).collect();
+        partitions.sort_by_key(|(id, _)| *id);
+        let view = shard.view_place.zip(shard.view.as_ref());
+        Directory {
+            shard: shard.id,
+            slabs: shard.space.slabs(),
+            storage: Vec::new(),
+            partitions,
+            view: view.map(|(place, view)| ViewPlace { metadata_offset: view.metadata_offset, place }),
+        }
     }
 
     fn write_roots(&mut self, now: Now, round: &mut Round) -> bool {
@@ -552,19 +475,6 @@ impl Store {
             }
             self.stage_record(&view, Vec::new());
         }
-    }
-}
-
-fn directory_of(shard: &Shard, places: &[(PartitionId, BlobPlace)]) -> Directory {
-    let mut partitions = places.to_vec();
-    partitions.sort_unstable_by_key(|(id, _)| *id);
-    let view = shard.view_place.zip(shard.view.as_ref());
-    Directory {
-        shard: shard.id,
-        slabs: shard.space.slabs(),
-        storage: Vec::new(),
-        partitions,
-        view: view.map(|(place, view)| ViewPlace { metadata_offset: view.metadata_offset, place }),
     }
 }
 

@@ -426,10 +426,7 @@ impl Store {
         let zeroes = self.ring_zeroes_deadline();
         let idle = self.idle_deadline();
         let memory = self.reads.next_deadline();
-        let view = self.view_staging.filter(|staging| !staging.stalled).map(|_| Monotonic::ZERO);
-        let round = self.round_goes_on().then_some(Monotonic::ZERO);
-        let all = [marker, flush, watermark, held, zeroes, idle, memory, view, round, Some(self.next_retention)];
-        all.into_iter().flatten().min()
+        [marker, flush, watermark, held, zeroes, idle, memory, Some(self.next_retention)].into_iter().flatten().min()
     }
 
     /// Whether another turn has something to do at once.

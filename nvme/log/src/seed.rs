@@ -20,7 +20,6 @@ use nvme_format::region::RegionMap;
 use nvme_format::{ExtentAddress, SlabId};
 use nvme_plan::Geometry;
 use std::collections::{BTreeSet, HashMap, VecDeque};
-use std::rc::Rc;
 use std::time::Duration;
 
 #[derive(Clone, Debug)]
@@ -109,7 +108,6 @@ impl Store {
             truncations: BTreeSet::new(),
             own_reads: HashMap::new(),
             view_queue: None,
-            view_staging: None,
             stopping: Stopping::No,
             stopped: None,
             events: Vec::new(),
@@ -144,7 +142,7 @@ impl Store {
         shard.checkpoint = seed.checkpoint;
         shard.root_slot = seed.root_slot;
         shard.view_changed = seed.view.is_some() && seed.view_place.is_none();
-        shard.view = seed.view.map(Rc::new);
+        shard.view = seed.view;
         shard.view_place = seed.view_place;
         let id = shard.id;
         for (blob, _) in &seed.partitions {
@@ -217,7 +215,7 @@ impl Store {
                 published: shard.published.clone(),
                 checkpoint: shard.checkpoint,
                 root_slot: shard.root_slot,
-                view: shard.view.as_deref().cloned(),
+                view: shard.view.clone(),
                 view_place: shard.view_place,
                 partitions,
                 held: Vec::new(),

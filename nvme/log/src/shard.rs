@@ -9,7 +9,6 @@ use nvme_format::record::Version;
 use nvme_format::region::RegionMap;
 use nvme_format::{ExtentAddress, ExtentOrder};
 use std::collections::{BTreeSet, VecDeque};
-use std::rc::Rc;
 
 /// Numbers that an opening leaves out, so that none of a lost commit is given out again.
 pub const NUMBERS_SKIPPED: u64 = 1 << 20;
@@ -39,14 +38,6 @@ pub struct SavedView {
     pub bytes: Vec<u8>,
 }
 
-/// How far the view of shard 0 is staged.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct ViewStaging {
-    pub staged: usize,
-    /// There was no room for the next piece.
-    pub stalled: bool,
-}
-
 pub struct Shard {
     pub id: ShardId,
     pub space: Space,
@@ -63,7 +54,7 @@ pub struct Shard {
     pub checkpoint: u64,
     /// The slot of the newest root.
     pub root_slot: u8,
-    pub view: Option<Rc<SavedView>>,
+    pub view: Option<SavedView>,
     pub view_changed: bool,
     pub view_place: Option<BlobPlace>,
 }

@@ -11,7 +11,7 @@ use crate::partition::epochs::EpochTable;
 use crate::partition::producers::{ProducerTable, Transactions};
 use crate::reads::Reads;
 use crate::ring_zeroes::RingZeroes;
-use crate::shard::{Quarantined, SavedView, Shard, SlabRequest, ViewStaging};
+use crate::shard::{Quarantined, SavedView, Shard, SlabRequest};
 use crate::tails::Tails;
 use arena::{Arena, BufferRef};
 use base::{CoreId, DeletionClock, Monotonic, Now, Offset, PartitionId, Random, ShardId, Slots};
@@ -63,7 +63,6 @@ pub struct Store {
     /// Reads of the store itself, for truncations.
     pub(crate) own_reads: HashMap<ReadTicket, LogSlot>,
     pub(crate) view_queue: Option<SavedView>,
-    pub(crate) view_staging: Option<ViewStaging>,
     pub(crate) stopping: Stopping,
     pub(crate) stopped: Option<StopReason>,
     pub(crate) events: Vec<LogEvent>,
@@ -271,7 +270,7 @@ impl Store {
 
     /// The view's snapshot as it was saved last (the core of shard 0 has it).
     pub fn saved_view(&self) -> Option<&SavedView> {
-        self.shards.iter().find(|shard| shard.id == ShardId(0))?.view.as_deref()
+        self.shards.iter().find(|shard| shard.id == ShardId(0))?.view.as_ref()
     }
 
     /// What the keeper is asked since the last call.

@@ -374,10 +374,7 @@ impl Simulation {
 
     fn save_view(&mut self) {
         let offset = self.views.last().or(self.view.as_ref()).map_or(0, |view| view.metadata_offset) + 1;
-        // Some are staged in several pieces.
-        let pieces = if offset % 4 == 0 { 10 } else { 1 };
-        let len = pieces * self.random.below(20_000) as usize;
-        let view = SavedView { metadata_offset: offset, bytes: vec![offset as u8; len] };
+        let view = SavedView { metadata_offset: offset, bytes: vec![offset as u8; self.random.below(20_000) as usize] };
         for core in &mut self.node().cores {
             if core.store.save_view(view.bytes.clone(), offset).is_ok() {
                 self.views.push(view);
