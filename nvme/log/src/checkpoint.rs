@@ -97,21 +97,7 @@ impl Store {
             partition.changed |= older > 0;
             partition.snapshots.drain(..older);
         }
-        leaner && self.restart_round()
-    }
-
-    /// The same with the room of those storages, which nothing needs any more.
-    pub(crate) fn restart_with_room(&mut self, storages: &[(ShardId, ExtentAddress)]) {
-        for (id, extent) in storages {
-            if let Some(shard) = self.shards.iter_mut().find(|shard| shard.id == *id) {
-                shard.space.release(*extent);
-            }
-        }
-        self.restart_round();
-    }
-
-    fn restart_round(&mut self) -> bool {
-        let Some(round) = self.round.take() else { return false };
+        let Some(round) = self.round.take_if(|_| leaner) else { return false };
         for slot in round.written {
             if let Some(partition) = self.partitions.get_mut(slot.token()) {
                 partition.changed = true;

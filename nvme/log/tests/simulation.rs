@@ -25,7 +25,17 @@ const CRASH_IN_RECOVERY: u64 = 2;
 /// Turns of a recovery before it crashes, at most.
 const RECOVERY_TURNS_MAX: u64 = 120;
 /// Seeds that failed once.
-const FAILED_BEFORE: [u64; 4] = [1_796_028_424, 1_796_028_573, 1_796_028_635, 1_796_100_146];
+const FAILED_BEFORE: [u64; 9] = [
+    1_796_028_424,
+    1_796_028_573,
+    1_796_028_635,
+    1_796_100_146,
+    1_796_300_280,
+    1_796_300_489,
+    1_796_300_668,
+    1_796_300_772,
+    1_796_301_108,
+];
 
 /// How often what happened.
 type Counts = BTreeMap<&'static str, u64>;

@@ -11,6 +11,7 @@ use base::{CoreId, Now, PartitionId, ShardId};
 use nvme_format::journal::Records;
 use nvme_format::record::Record;
 use nvme_format::region::RegionMap;
+use nvme_format::root::Root;
 use nvme_format::{ExtentAddress, SlabId};
 use nvme_plan::{Plan, Token};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -98,8 +99,31 @@ impl Opening {
         Ok(())
     }
 
+    /// What was written by a process that was killed before it flushed, a device may take back when the power fails, though
+    /// this opening has flushed: it owes that to writes whose completion was told. A newest root of which the journal does
+    /// not say that it was flushed is therefore written once more, and flushed, before anything is done that needs the one
+    /// before no more: storage that only that names is used again, and its place is the new root's (seeds 1796100146 and
+    /// 1796300280). Should this write be torn, the one before is there; so it is not made where there is none.
+    fn make_roots_certain(&mut self) {
+        let certain = |root: &Root| {
+            let shard = self.shards.get(&root.shard);
+            shard.is_none_or(|shard| {
+                !shard.has_root_before || shard.published.is_some_and(|sequence| sequence + 1 >= root.next_sequence)
+            })
+        };
+        let uncertain: Vec<Root> = self.roots.iter().flatten().filter(|root| !certain(root)).copied().collect();
+        let map = self.superblock().map;
+        for root in &uncertain {
+            self.driver.write(map.root(root.shard, usize::from(root.slot)), root.encode());
+        }
+        if !uncertain.is_empty() {
+            self.driver.flush();
+        }
+    }
+
     /// Makes the stores of the new cores and starts the checkpoints that put everything under a new generation.
     pub(super) fn start_publishing(&mut self) -> Result<Step, OpenError> {
+        self.make_roots_certain();
         let ring = self.next_generation();
         let cores = self.options.cores;
         let superblock = self.superblock().clone();
@@ -111,8 +135,7 @@ impl Opening {
         }
         self.settle_owners()?;
         for (id, shard) in &mut self.shards {
-            let before = shard.hold_freed(superblock.map);
-            self.held_before.extend(before.into_iter().map(|extent| (*id, extent)));
+            shard.hold_freed(superblock.map);
             owned.extend(shard.slabs.iter().map(|slab| (*slab, *id)));
             by_core.entry(id.0 % cores).or_default().push(*id);
         }
@@ -176,9 +199,6 @@ impl Opening {
     /// Turns of the stores until their checkpoints are published.
     pub(super) fn poll_stores(&mut self, now: Now, plan: &mut Plan) -> Result<bool, OpenError> {
         let mut done = true;
-        if self.newest_is_certain && !self.held_before.is_empty() {
-            self.let_go_of_the_checkpoints_before();
-        }
         let keeper = self.keeper.as_mut().expect("made with the stores");
         let mut full = false;
         for index in 0..self.stores.len() {
@@ -205,36 +225,13 @@ impl Opening {
         }
         if full && self.tokens.is_empty() && !keeper.is_busy() {
             let leaner = self.stores.iter_mut().map(Store::restart_leaner).filter(|leaner| *leaner).count();
-            return if leaner > 0 || self.make_the_newest_certain() { Ok(false) } else { Err(OpenError::NoRoom) };
+            return if leaner > 0 { Ok(false) } else { Err(OpenError::NoRoom) };
         }
         // A namespace that is nearly full may have to grow for the checkpoints that end its opening.
         if keeper.has_waiting() {
             keeper.poll(now, plan);
         }
         Ok(done && self.tokens.is_empty() && !keeper.is_busy())
-    }
-}
-
-impl Opening {
-    /// There is no room for the new checkpoints beside the two that are there. The newest is written once more, so that it
-    /// is on the medium whatever was flushed of it; then what only the one before has may be used again. Says whether there
-    /// is anything to let go of.
-    fn make_the_newest_certain(&mut self) -> bool {
-        if self.held_before.is_empty() || self.newest_is_certain {
-            return false;
-        }
-        self.newest_is_certain = true;
-        let map = self.superblock().map;
-        for root in self.roots.iter().flatten() {
-            self.driver.write(map.root(root.shard, usize::from(root.slot)), root.encode());
-        }
-        self.driver.flush();
-        true
-    }
-
-    fn let_go_of_the_checkpoints_before(&mut self) {
-        let held = std::mem::take(&mut self.held_before);
-        self.stores.iter_mut().for_each(|store| store.restart_with_room(&held));
     }
 }
 
@@ -290,23 +287,16 @@ impl RecoveredShard {
     }
 
     /// What was freed and is in use again (or lies in a slab that is no longer the shard's) needs no holding.
-    /// What was given up, and what the checkpoint before has, is not used again before this opening is complete. Returns
-    /// what is held for that checkpoint alone.
-    fn hold_freed(&mut self, map: RegionMap) -> Vec<ExtentAddress> {
+    fn hold_freed(&mut self, map: RegionMap) {
         let taken: Vec<ExtentAddress> = self.taken().collect();
         let mut held: Vec<ExtentAddress> = Vec::new();
-        let freed = std::mem::take(&mut self.freed).into_iter().map(|extent| (extent, false));
-        let before = std::mem::take(&mut self.storage_before).into_iter().map(|extent| (extent, true));
-        let mut held_before = Vec::new();
-        for (extent, is_before) in freed.chain(before) {
+        for extent in std::mem::take(&mut self.freed) {
             let owned = map.slab_of(extent.start).is_some_and(|slab| self.slabs.contains(&slab));
             let overlaps = |other: &ExtentAddress| other.whole().overlaps(extent.whole());
             if owned && !taken.iter().any(overlaps) && !held.iter().any(overlaps) {
                 held.push(extent);
-                held_before.extend(is_before.then_some(extent));
             }
         }
         self.freed = held;
-        held_before
     }
 }

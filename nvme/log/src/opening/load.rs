@@ -12,7 +12,7 @@ use nvme_format::blob::PartitionBlob;
 use nvme_format::directory::{BlobPlace, Directory};
 use nvme_format::region::RegionMap;
 use nvme_format::root::{Root, RootReading};
-use nvme_format::{ExtentAddress, Malformed, Superblock, crc};
+use nvme_format::{Malformed, Superblock, crc};
 
 /// Blobs that lie this close are read together.
 const READ_BLOCKS_MAX: u64 = 256;
@@ -26,11 +26,6 @@ struct Candidate {
     roots: Vec<Root>,
     directory: Option<Directory>,
     reading: usize,
-    /// The directory of the root before, while both are there.
-    reading_before: Option<usize>,
-    /// What the root before needs. The newest was perhaps never flushed: should the power fail before this opening has a
-    /// checkpoint of its own, a device may take it back, and then the one before has to be whole (seed 1796100146).
-    storage_before: Vec<ExtentAddress>,
     loaded: Option<RecoveredShard>,
     /// The newest root whose directory could be read, though some of its blobs could not.
     incomplete: Option<(Root, Directory)>,
@@ -76,8 +71,6 @@ impl Loading {
                 roots,
                 directory: None,
                 reading: 0,
-                reading_before: None,
-                storage_before: Vec::new(),
                 loaded: None,
                 incomplete: None,
                 takes_losses: false,
@@ -94,9 +87,8 @@ impl Loading {
                 candidate.directory = Some(Directory { shard: candidate.shard, ..Directory::default() });
                 continue;
             }
-            candidate.reading = driver.read(directory_range(root));
-            let before = candidate.roots.get(1).filter(|root| root.directory_len > 0);
-            candidate.reading_before = before.map(|root| driver.read(directory_range(root)));
+            let blocks = u64::from(root.directory_len).div_ceil(BLOCK_SIZE as u64).max(1);
+            candidate.reading = driver.read(BlockRange::new(root.directory, blocks as u32));
         }
     }
 
@@ -107,19 +99,11 @@ impl Loading {
             if candidate.directory.is_some() {
                 continue;
             }
-            let (shard, map, blocks) = (candidate.shard, self.map, self.blocks);
-            let decoded = |root: &Root, bytes: &[u8]| {
-                let bytes = bytes.get(..root.directory_len as usize);
-                let good = bytes.filter(|bytes| crc::crc32c(bytes) == root.directory_crc);
-                let directory = good.and_then(|bytes| Directory::decode(bytes, shard).ok());
-                directory.filter(|directory| is_possible(directory, map, blocks))
-            };
             if let Some(root) = candidate.roots.first() {
-                candidate.directory = decoded(root, driver.result(candidate.reading));
-            }
-            if let (Some(reading), Some(root)) = (candidate.reading_before.take(), candidate.roots.get(1)) {
-                let before = decoded(root, driver.result(reading));
-                candidate.storage_before = before.map_or(Vec::new(), |directory| directory.storage);
+                let bytes = driver.result(candidate.reading).get(..root.directory_len as usize);
+                let good = bytes.filter(|bytes| crc::crc32c(bytes) == root.directory_crc);
+                let decoded = good.and_then(|bytes| Directory::decode(bytes, candidate.shard).ok());
+                candidate.directory = decoded.filter(|directory| is_possible(directory, self.map, self.blocks));
             }
             if candidate.directory.is_none() {
                 complete &= candidate.fall_back(self.accept_loss, report)?;
@@ -203,16 +187,11 @@ impl Loading {
         let whole = self.candidates.into_iter();
         let one = |candidate: Candidate| {
             let mut shard = candidate.loaded.unwrap_or_default();
-            shard.storage_before = candidate.storage_before;
+            shard.has_root_before = candidate.roots.len() > 1;
             (candidate.shard, shard, candidate.roots.first().copied())
         };
         whole.map(one).collect()
     }
-}
-
-fn directory_range(root: &Root) -> BlockRange {
-    let blocks = u64::from(root.directory_len).div_ceil(BLOCK_SIZE as u64).max(1);
-    BlockRange::new(root.directory, blocks as u32)
 }
 
 fn blocks_of(place: &BlobPlace) -> u64 {
@@ -290,7 +269,6 @@ impl Candidate {
         if !self.roots.is_empty() {
             self.roots.remove(0);
         }
-        self.storage_before.clear();
         if !self.roots.is_empty() {
             report.older_checkpoints.push(self.shard);
             return Ok(false);

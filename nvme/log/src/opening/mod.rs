@@ -26,7 +26,7 @@ use nvme_format::record::{Change, Record};
 use nvme_format::region::superblock_candidates;
 use nvme_format::root::Root;
 use nvme_format::superblock::{Places, Reading, choose, places_named, read};
-use nvme_format::{ExtentAddress, Generation, SlabId, Superblock, crc};
+use nvme_format::{Generation, SlabId, Superblock, crc};
 use nvme_plan::{Completion, DeviceError, Geometry, Plan, Token};
 use replay::RecoveredShard;
 use scan::{LaneScan, ScanStart};
@@ -181,10 +181,6 @@ pub struct Opening {
     tokens: HashMap<u64, (usize, Token)>,
     next_token: u64,
     report: RecoveryReport,
-    /// Storage that only checkpoints before the newest have.
-    held_before: Vec<(ShardId, ExtentAddress)>,
-    /// The newest roots were written and flushed by this opening.
-    newest_is_certain: bool,
     /// Rings below this number are known to be written once, whole.
     rings_written: u16,
     step_began: Option<Monotonic>,
@@ -213,8 +209,6 @@ impl Opening {
             tokens: HashMap::new(),
             next_token: 1 << 62,
             report: RecoveryReport::default(),
-            held_before: Vec::new(),
-            newest_is_certain: false,
             rings_written: 0,
             step_began: None,
         }

@@ -20,8 +20,6 @@ pub struct RecoveredShard {
     pub partitions: BTreeMap<PartitionId, Partition>,
     /// Extents given up in the replay: they keep their bytes until the opening is complete.
     pub freed: Vec<ExtentAddress>,
-    /// Storage that only the checkpoint before has: it keeps its bytes too, while there is room.
-    pub storage_before: Vec<ExtentAddress>,
     pub view: Option<SavedView>,
     pub view_place: Option<BlobPlace>,
     pub view_parts: Option<(i64, Vec<u8>)>,
@@ -29,6 +27,8 @@ pub struct RecoveredShard {
     pub replay_from: u64,
     pub checkpoint: u64,
     pub root_slot: u8,
+    /// The slot of the root before has one that is whole.
+    pub has_root_before: bool,
     pub storage: BTreeSet<ExtentAddress>,
     /// The newest sequence whose checkpoint the journal says was published.
     pub published: Option<u64>,
