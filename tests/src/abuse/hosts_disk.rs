@@ -87,6 +87,10 @@ pub fn run(own: &[String]) -> Result<()> {
     println!("killed and started while the host is full: all records are there");
     quorum(&node, &mounted)?;
     start_without_room(&mut node, &mounted)?;
+    for topic in &topics {
+        // The dataplane serves before it has been told again what it leads.
+        wait::until("its topics to be led again", PATIENCE, || Ok(topic.read(0).ok().map(|_| ())))?;
+    }
     topics.iter().try_for_each(Filled::verify)?;
     let gone = topics.swap_remove(0);
     delete_topic(node.address(), "first")?;
