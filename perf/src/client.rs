@@ -6,7 +6,8 @@ use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 use wire::messages::fetch_request::{FetchPartition, FetchTopic};
-use wire::messages::{ApiVersionsRequest, FetchRequest};
+use wire::messages::produce_request::{PartitionProduceData, TopicProduceData};
+use wire::messages::{ApiVersionsRequest, FetchRequest, ProduceRequest};
 use wire::{
     ApiKey, DecodeError, Decoder, KafkaString, Message, Request, RequestKind, ResponseKind, read_response_header,
 };
@@ -209,6 +210,14 @@ pub fn api_versions_request() -> ApiVersionsRequest {
         client_software_version: KafkaString::from_static("1"),
         ..ApiVersionsRequest::default()
     }
+}
+
+/// A Produce of one batch.
+pub fn produce_request(topic: &str, partition: i32, records: Bytes, acks: i16, time_max: Duration) -> ProduceRequest {
+    let data = PartitionProduceData { index: partition, records: Some(records), ..PartitionProduceData::default() };
+    let topic = TopicProduceData { name: KafkaString::from(topic), partition_data: vec![data], ..Default::default() };
+    let timeout_ms = time_max.as_millis() as i32;
+    ProduceRequest { acks, timeout_ms, topic_data: vec![topic], ..ProduceRequest::default() }
 }
 
 /// A consumer's Fetch of one partition by its topic's name, which waits for a first byte.

@@ -3,7 +3,7 @@
 //! One thread does everything, so that client threads never wait for each other. By default it spins, which keeps the
 //! client's own wake-ups out of the figures; it then wants a core of its own.
 
-use crate::client::{CallError, Connection};
+use crate::client::{CallError, Connection, produce_request};
 use crate::schedule::{Arrivals, Schedule};
 use base::{Random, WallMillis};
 use batch::BatchBuilder;
@@ -15,8 +15,7 @@ use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use wire::messages::create_topics_request::{CreatableTopic, CreatableTopicConfig};
-use wire::messages::produce_request::{PartitionProduceData, TopicProduceData};
-use wire::messages::{CreateTopicsRequest, MetadataRequest, ProduceRequest, ProduceResponse};
+use wire::messages::{CreateTopicsRequest, MetadataRequest, ProduceResponse};
 use wire::{ApiKey, Decoder, ErrorCode, KafkaString, Message, read_response_header};
 
 /// The newest version that names topics by name, so that one frame fits every broker.
@@ -209,14 +208,7 @@ fn produce_frame(options: &Options, partition: i32, random: &mut Random) -> Resu
     let wall = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_millis() as i64;
     let mut builder = BatchBuilder::new();
     builder.append(WallMillis(wall), None, Some(&value), &[]);
-    let data = PartitionProduceData { index: partition, records: Some(builder.build().into()), ..Default::default() };
-    let topic = TopicProduceData {
-        name: KafkaString::from(options.topic.as_str()),
-        partition_data: vec![data],
-        ..Default::default()
-    };
-    let request =
-        ProduceRequest { acks: options.acks, timeout_ms: 30_000, topic_data: vec![topic], ..Default::default() };
+    let request = produce_request(&options.topic, partition, builder.build().into(), options.acks, PATIENCE);
     let mut out = BytesMut::new();
     wire::encode_request(&mut out, PRODUCE_VERSION, 0, Some(crate::client::CLIENT_ID), &request)
         .map_err(|error| CallError::Malformed(error.to_string()))?;

@@ -59,10 +59,8 @@ pub const CLOCK_STEP_SETTLES: Duration = Duration::from_secs(3600);
 /// nothing is known of before.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct DeletionClock {
-    /// What was believed at the last look.
-    last: Option<Now>,
-    /// What the clock said then.
-    said: Option<Now>,
+    /// What the clock said at the last look, and what was believed then.
+    last: Option<(Now, WallMillis)>,
     /// When it was last set while it was ahead.
     ahead_since: Option<Monotonic>,
 }
@@ -70,21 +68,20 @@ pub struct DeletionClock {
 impl DeletionClock {
     /// One that looks for the first time now.
     pub fn at(now: Now) -> DeletionClock {
-        DeletionClock { last: Some(now), said: Some(now), ahead_since: None }
+        DeletionClock { last: Some((now, now.wall)), ahead_since: None }
     }
 
     /// What time it is for whoever deletes. It has to be asked now and then, since a step is seen by asking.
     pub fn look(&mut self, now: Now) -> WallMillis {
-        let passed = |last: Now| i64::try_from(now.monotonic.since(last.monotonic).as_millis()).unwrap_or(i64::MAX);
-        let after =
-            |last: Option<Now>| last.map_or(now.wall, |last| WallMillis(last.wall.0.saturating_add(passed(last))));
+        let (said, believed) = self.last.unwrap_or((now, now.wall));
+        let passed = i64::try_from(now.monotonic.since(said.monotonic).as_millis()).unwrap_or(i64::MAX);
+        let after = |wall: WallMillis| WallMillis(wall.0.saturating_add(passed));
         let step_min = CLOCK_STEP_MIN.as_millis() as i64;
-        if now.wall.0.saturating_sub(after(self.said).0).saturating_abs() >= step_min {
+        if now.wall.0.saturating_sub(after(said.wall).0).saturating_abs() >= step_min {
             // What stood so far stands no more.
             self.ahead_since = None;
         }
-        self.said = Some(now);
-        let expected = after(self.last);
+        let expected = after(believed);
         let wall = if now.wall.0.saturating_sub(expected.0) < step_min {
             self.ahead_since = None;
             now.wall
@@ -94,7 +91,7 @@ impl DeletionClock {
             self.ahead_since = None;
             now.wall
         };
-        self.last = Some(Now { monotonic: now.monotonic, wall });
+        self.last = Some((now, wall));
         wall
     }
 }

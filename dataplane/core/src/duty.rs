@@ -152,7 +152,7 @@ fn translate(duty: link::Duty) -> Duty {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use base::{LeaderEpoch, NodeId, PartitionEpoch, PartitionId, PartitionIndex, TopicId, Uuid};
+    use crate::keeper::tests::{duty, id};
 
     #[derive(Default)]
     struct Noted {
@@ -182,23 +182,7 @@ mod tests {
         }
     }
 
-    fn id(index: i32) -> PartitionId {
-        PartitionId { topic: TopicId(Uuid(9)), index: PartitionIndex(index) }
-    }
-
     fn set(image: bool, duties: i32, removals: i32) -> DutiesForCore {
-        let duty = |index| link::Duty {
-            partition: id(index),
-            topic_name: "t".into(),
-            created_at: 1,
-            leader: Some(NodeId(1)),
-            leader_epoch: LeaderEpoch(0),
-            partition_epoch: PartitionEpoch(0),
-            replicas: vec![NodeId(1)],
-            isr: vec![NodeId(1)],
-            recovering: false,
-            config: vec![],
-        };
         let removal = |index| LinkRemoval { partition: id(index), removed_at: 5 };
         let (duties, removals) = ((0..duties).map(duty).collect(), (0..removals).map(removal).collect());
         DutiesForCore { number: 7, image, duties, removals }

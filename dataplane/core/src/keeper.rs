@@ -261,17 +261,17 @@ impl Keeper {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
     use base::{LeaderEpoch, PartitionEpoch, PartitionIndex, TopicId, Uuid};
     use link::{Duty, Provenance, Removal};
     use view::ViewDone;
 
-    fn id(index: i32) -> PartitionId {
+    pub(crate) fn id(index: i32) -> PartitionId {
         PartitionId { topic: TopicId(Uuid(9)), index: PartitionIndex(index) }
     }
 
-    fn duty(index: i32) -> Duty {
+    pub(crate) fn duty(index: i32) -> Duty {
         Duty {
             partition: id(index),
             topic_name: "t".into(),

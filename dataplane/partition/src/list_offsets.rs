@@ -221,7 +221,7 @@ impl Partitions {
                     Walked::Found(found) => *state = State::Done(told(search, found)),
                     Walked::Failed(error) => *state = State::Done(Err(error)),
                     Walked::Offload(batch, rest) => {
-                        let query = search.time_query(store);
+                        let query = search.time_query(store.log_start(search.log));
                         let job = FindTimeJob::new(batch, query, search.limits);
                         *step = Step::Finding(rest);
                         self.send_work(JobOwner::FindTime { operation: token, place: number }, Box::new(job));
@@ -318,9 +318,10 @@ impl Partitions {
 }
 
 impl Search {
-    fn time_query(&self, store: &Store) -> TimeQuery {
+    /// Which record of a batch is wanted; of those before `from` none is, where a time is looked for.
+    fn time_query(&self, from: Offset) -> TimeQuery {
         match self.query {
-            Wanted::At(time) => TimeQuery::AtOrAfter { time, from: store.log_start(self.log) },
+            Wanted::At(time) => TimeQuery::AtOrAfter { time, from },
             Wanted::Max(_) => TimeQuery::Max,
         }
     }
@@ -362,11 +363,7 @@ fn walk(search: &mut Search, bytes: &Bytes) -> Walked {
         if view.codec() != Ok(Codec::None) || view.records_count() > INLINE_RECORDS_MAX {
             return Walked::Offload(bytes.slice(start..end), bytes.slice(end..));
         }
-        let query = match search.query {
-            Wanted::At(time) => TimeQuery::AtOrAfter { time, from },
-            Wanted::Max(_) => TimeQuery::Max,
-        };
-        match find_time(&view, query, search.limits) {
+        match find_time(&view, search.time_query(from), search.limits) {
             Ok(Some(found)) => return Walked::Found(Some(found)),
             Ok(None) => {}
             Err(_) => return Walked::Failed(ListOffsetsError::Corrupt),

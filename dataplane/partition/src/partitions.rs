@@ -111,7 +111,7 @@ impl Partitions {
         wheel.insert(now.monotonic + expiry_interval(&broker), Timer::ProducerExpiry);
         Partitions {
             options,
-            defaults: crate::sweep::defaults(&broker),
+            defaults: crate::sweep::defaults(&broker).expect("the broker's own settings were checked"),
             broker,
             replicas: Slots::growable(),
             by_id: HashMap::new(),

@@ -15,7 +15,7 @@ const CONFIGURED_A_TURN: usize = 8;
 impl Partitions {
     /// The broker's settings changed: those of every topic are resolved anew, a few a turn.
     pub fn set_broker_settings(&mut self, broker: BrokerSettings) {
-        if let Ok(defaults) = TopicSettings::resolve(&Texts::new(), &broker) {
+        if let Ok(defaults) = defaults(&broker) {
             self.defaults = defaults;
         }
         self.broker = broker;
@@ -67,8 +67,8 @@ impl Partitions {
 }
 
 /// What a topic obeys that sets nothing itself.
-pub(crate) fn defaults(broker: &BrokerSettings) -> TopicSettings {
-    TopicSettings::resolve(&Texts::new(), broker).expect("the broker's own settings were checked")
+pub(crate) fn defaults(broker: &BrokerSettings) -> Result<TopicSettings, Invalid> {
+    TopicSettings::resolve(&Texts::new(), broker)
 }
 
 /// After everyone else had a turn.

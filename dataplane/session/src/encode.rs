@@ -146,34 +146,18 @@ mod tests {
     use wire::messages::FetchResponse;
     use wire::{ApiKey, Decoder, Message};
 
-    fn ready(length: usize) -> Taken {
+    fn ready(bytes: BufferRef, length: usize) -> Taken {
         let stretch = Stretch {
             owner: base::CoreId(0),
             partition: base::PartitionId::default(),
             length: length as u32,
             inside: [0; 6],
         };
-        // More lies there than the answer takes.
-        Taken::Ready(BufferRef::from_vec(vec![length as u8; length + 5]).into_parcel(), stretch)
+        Taken::Ready(bytes.into_parcel(), stretch)
     }
 
-    #[test]
-    fn an_answer_about_very_many_partitions_is_in_few_pieces() {
-        const MANY: usize = 3000;
-        let lengths: Vec<usize> =
-            (0..MANY).map(|n| if n % 1000 == 7 { 2 * COPIED_RECORDS_MAX } else { n % 90 }).collect();
-        let partition = |length: &usize| PartitionAnswer {
-            records: vec![ready(length / 2), ready(length - length / 2)],
-            bytes: *length,
-            ..PartitionAnswer::error(0, 0)
-        };
-        let topics = lengths
-            .iter()
-            .enumerate()
-            .map(|(n, length)| (TopicKey::Id(base::TopicId(Uuid(n as u128))), vec![partition(length)]));
-        let encoded =
-            fetch(18, 42, FetchAnswer { topics: topics.collect(), ..Default::default() }).with_small_records();
-        assert_eq!(encoded.holes.len(), 3, "only what is long is a piece of its own");
+    /// The response as the peer reads it.
+    fn received(encoded: Encoded, version: i16) -> FetchResponse {
         let (mut bytes, mut from) = (Vec::new(), 0);
         for (hole, records) in encoded.holes {
             bytes.extend_from_slice(&encoded.bytes[from..hole]);
@@ -185,9 +169,32 @@ mod tests {
         }
         bytes.extend_from_slice(&encoded.bytes[from..]);
         let mut d = Decoder::new(&bytes[4..]);
-        assert_eq!(wire::read_response_header(&mut d, ApiKey::Fetch, 18), Ok(42));
-        let read = FetchResponse::decode(&mut d, 18).unwrap();
+        assert_eq!(wire::read_response_header(&mut d, ApiKey::Fetch, version), Ok(42));
+        let read = FetchResponse::decode(&mut d, version).unwrap();
         d.finish().unwrap();
+        read
+    }
+
+    #[test]
+    fn an_answer_about_very_many_partitions_is_in_few_pieces() {
+        const MANY: usize = 3000;
+        let lengths: Vec<usize> =
+            (0..MANY).map(|n| if n % 1000 == 7 { 2 * COPIED_RECORDS_MAX } else { n % 90 }).collect();
+        // More lies there than the answer takes.
+        let some = |length: usize| ready(BufferRef::from_vec(vec![length as u8; length + 5]), length);
+        let partition = |length: &usize| PartitionAnswer {
+            records: vec![some(length / 2), some(length - length / 2)],
+            bytes: *length,
+            ..PartitionAnswer::error(0, 0)
+        };
+        let topics = lengths
+            .iter()
+            .enumerate()
+            .map(|(n, length)| (TopicKey::Id(base::TopicId(Uuid(n as u128))), vec![partition(length)]));
+        let encoded =
+            fetch(18, 42, FetchAnswer { topics: topics.collect(), ..Default::default() }).with_small_records();
+        assert_eq!(encoded.holes.len(), 3, "only what is long is a piece of its own");
+        let read = received(encoded, 18);
         for (topic, length) in read.responses.iter().zip(&lengths) {
             let half = length / 2;
             let expected = [vec![half as u8; half], vec![(length - half) as u8; length - half]].concat();
@@ -205,17 +212,8 @@ mod tests {
                     TopicKey::Name(format!("t{n}").into())
                 }
             };
-            let stretch = |length| Stretch {
-                owner: base::CoreId(0),
-                partition: base::PartitionId::default(),
-                length,
-                inside: [0; 6],
-            };
             let with = |text: &'static str| PartitionAnswer {
-                records: vec![Taken::Ready(
-                    BufferRef::from_static(text.as_bytes()).into_parcel(),
-                    stretch(text.len() as u32),
-                )],
+                records: vec![ready(BufferRef::from_static(text.as_bytes()), text.len())],
                 bytes: text.len(),
                 ..PartitionAnswer::error(0, 0)
             };
@@ -226,21 +224,7 @@ mod tests {
                 ],
                 ..Default::default()
             };
-            let encoded = fetch(version, 42, answer);
-            let (mut bytes, mut from) = (Vec::new(), 0);
-            for (hole, records) in encoded.holes {
-                bytes.extend_from_slice(&encoded.bytes[from..hole]);
-                for taken in records {
-                    let Taken::Ready(parcel, _) = taken else { panic!("only bytes here") };
-                    bytes.extend_from_slice(&parcel);
-                }
-                from = hole;
-            }
-            bytes.extend_from_slice(&encoded.bytes[from..]);
-            let mut d = Decoder::new(&bytes[4..]);
-            assert_eq!(wire::read_response_header(&mut d, ApiKey::Fetch, version), Ok(42));
-            let read = FetchResponse::decode(&mut d, version).unwrap();
-            d.finish().unwrap();
+            let read = received(fetch(version, 42, answer), version);
             let records: Vec<_> =
                 read.responses.iter().flat_map(|t| t.partitions.iter().map(|p| p.records.clone().unwrap())).collect();
             assert_eq!(records, vec!["first", "", "second"], "empty, never null");

@@ -280,9 +280,7 @@ impl Sessions {
             return self.on_made(turn, id, Made::plain(encode::fetch(version, correlation_id, answer).bytes));
         }
         let standing = self.fetch_sessions.begin(turn.now.monotonic, &asked.head);
-        for ended in self.fetch_sessions.take_ended() {
-            self.forget_session(ended);
-        }
+        self.forget_ended_sessions();
         let (scope, in_session) = match standing {
             Ok(Standing::Alone) => (FetchScope::Sessionless, 0),
             Ok(Standing::Wants) => (FetchScope::Full { privileged: asked.head.privileged }, 0),
@@ -442,9 +440,7 @@ impl Sessions {
             FetchScope::Sessionless => Told::Nobody,
             FetchScope::Full { privileged } => {
                 let session = self.fetch_sessions.reserve(turn.now.monotonic, turn.random, privileged, work.items());
-                for ended in self.fetch_sessions.take_ended() {
-                    self.forget_session(ended);
-                }
+                self.forget_ended_sessions();
                 Told::New { id: session, privileged, now: turn.now.monotonic }
             }
             FetchScope::Incremental { id } if is_long => Told::Known { id, session: self.fetch_sessions.lend(id) },

@@ -303,10 +303,11 @@ impl Sessions {
         self.out.work.push(OffLoop { gather: nobody, work: Box::new(LetGo(Some(Box::new(held)))) });
     }
 
-    /// A session that has ended.
-    pub(crate) fn forget_session(&mut self, session: Session) {
-        if session.partitions() > crate::limits::ITEMS_ON_THE_LOOP_MAX {
-            self.let_go(session);
+    pub(crate) fn forget_ended_sessions(&mut self) {
+        for session in self.fetch_sessions.take_ended() {
+            if session.partitions() > crate::limits::ITEMS_ON_THE_LOOP_MAX {
+                self.let_go(session);
+            }
         }
     }
 
@@ -419,9 +420,7 @@ impl Sessions {
     fn return_session(&mut self, session: Option<(i32, Box<Session>)>) {
         let Some((number, session)) = session else { return };
         self.fetch_sessions.put_back(number, session);
-        for ended in self.fetch_sessions.take_ended() {
-            self.forget_session(ended);
-        }
+        self.forget_ended_sessions();
     }
 
     fn close_gather<S: Streams>(&mut self, turn: &mut Turn<'_, S>, id: GatherId, failed: bool) {

@@ -46,20 +46,15 @@ impl Store {
         upper: Offset,
         max_bytes: usize,
     ) -> (Located, LogPosition) {
-        match self.partition(slot) {
-            Some(partition) if from >= partition.log_start => self.gather(now, slot, from, upper, max_bytes),
-            _ => (Located::OutOfRange, LogPosition(0)),
-        }
+        self.gather(now, slot, from, upper, max_bytes, |partition| partition.log_start)
     }
 
     /// As `locate`, also before the log's start: what the oldest segment still holds of deleted records.
     pub fn locate_kept(&mut self, now: Now, slot: LogSlot, from: Offset, upper: Offset, max_bytes: usize) -> Located {
-        match self.partition(slot) {
-            Some(partition) if from >= partition.segments[0].base => self.gather(now, slot, from, upper, max_bytes).0,
-            _ => Located::OutOfRange,
-        }
+        self.gather(now, slot, from, upper, max_bytes, |partition| partition.segments[0].base).0
     }
 
+    /// `first` says from where on records count.
     fn gather(
         &mut self,
         now: Now,
@@ -67,10 +62,11 @@ impl Store {
         from: Offset,
         upper: Offset,
         max_bytes: usize,
+        first: impl FnOnce(&Partition) -> Offset,
     ) -> (Located, LogPosition) {
         let nowhere = LogPosition(0);
         let Some(partition) = self.partition(slot) else { return (Located::OutOfRange, nowhere) };
-        if from > partition.end {
+        if from < first(partition) || from > partition.end {
             return (Located::OutOfRange, nowhere);
         }
         let upper = upper.min(partition.end);

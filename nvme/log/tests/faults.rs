@@ -115,29 +115,15 @@ fn a_read_that_finds_no_memory_waits_for_it_and_is_refused_at_its_deadline_only(
     let mut node = node(&disk, &mut random, &options);
     let slot = create(&mut node, 1);
     let expected = rounds(&mut node, &[slot], &mut random, 20, 50_000).remove(0);
-    let upper = node.store().end_offset(slot);
     node.turns(2000);
-    let plan = loop {
-        let now = node.now;
-        match node.store().locate(now, slot, Offset(0), upper, 100_000) {
-            Located::NeedsRead(plan) => {
-                let ticket = node.store().read(plan);
-                node.wait_read(0, ticket).expect("the index");
-            }
-            Located::Found(parts) => match parts.into_iter().next() {
-                Some(Part::Device(stretch)) => break stretch,
-                other => panic!("{other:?} is in memory"),
-            },
-            other => panic!("{other:?}"),
-        }
-    };
+    let first = stretch(&mut node, slot, 0);
     // Somebody has all the memory that there is, up to single pages between.
     let mut held = Vec::new();
     for len in [1 << 20, BLOCK_SIZE] {
         held.extend(std::iter::from_fn(|| node.cores[0].arena.try_allocate(len)));
     }
     let wait = options.store.read_deadline;
-    let ticket = node.store().read(plan);
+    let ticket = node.store().read(first);
     let done = |node: &Node| node.cores[0].events.iter().any(|event| matches!(event, LogEvent::ReadDone { .. }));
     let until = node.now.monotonic + wait / 2;
     while node.now.monotonic < until {
@@ -150,12 +136,9 @@ fn a_read_that_finds_no_memory_waits_for_it_and_is_refused_at_its_deadline_only(
     assert_eq!(bytes, expected[..bytes.len()]);
 
     held.extend(std::iter::from_fn(|| node.cores[0].arena.try_allocate(BLOCK_SIZE)));
-    let now = node.now;
-    // Another stretch, for the first may be in the cache.
-    let found = node.store().locate(now, slot, Offset(15), upper, 100_000);
-    let Located::Found(parts) = found else { panic!("its index is known") };
-    let Some(Part::Device(stretch)) = parts.into_iter().next() else { panic!("it is on the device") };
-    let ticket = node.store().read(stretch);
+    // Another, for the first may be in the cache.
+    let another = stretch(&mut node, slot, 15);
+    let ticket = node.store().read(another);
     node.turns(10);
     assert!(!done(&node), "it waits");
     node.now = advance(node.now, wait);

@@ -58,26 +58,6 @@ fn the_least_recently_used_index_goes_first() {
     assert!(!has_index(&mut node, slots[1]), "the other has gone");
 }
 
-/// The stretch that a reader at `from` needs.
-fn stretch(node: &mut Node, slot: LogSlot, from: i64) -> Stretch {
-    loop {
-        let now = node.now;
-        let upper = node.store().end_offset(slot);
-        match node.store().locate(now, slot, Offset(from), upper, 1) {
-            Located::NeedsRead(ReadPlan::Stretch(stretch)) => return stretch,
-            Located::NeedsRead(plan) => {
-                let ticket = node.store().read(plan);
-                node.wait_read(0, ticket).expect("it can be read");
-            }
-            Located::Found(parts) => match parts.into_iter().next() {
-                Some(Part::Device(stretch)) => return stretch,
-                other => panic!("{from} is in memory: {other:?}"),
-            },
-            other => panic!("{other:?}"),
-        }
-    }
-}
-
 #[test]
 fn what_is_read_at_the_tip_goes_before_the_backlog() {
     let mut options = options(1);

@@ -4,16 +4,13 @@ use super::{PATIENCE, name_of};
 use crate::Result;
 use base::{ProducerEpoch, ProducerId, Sequence, WallMillis};
 use batch::{BatchBuilder, BatchProducer};
-use bytes::Bytes;
-use perf::client::{Connection, fetch_request};
+use perf::client::{Connection, fetch_request, produce_request};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
-use wire::KafkaString;
-use wire::messages::produce_request::{PartitionProduceData, TopicProduceData};
-use wire::messages::{InitProducerIdRequest, ProduceRequest};
+use wire::messages::InitProducerIdRequest;
 
 pub const TOPIC: &str = "well-behaved";
 /// Between two rounds of it.
@@ -97,10 +94,7 @@ fn produce(connection: &mut Connection, producer: i64, number: i32) -> Result<i6
     let base_sequence = Some(Sequence(number));
     builder.producer(BatchProducer { id: ProducerId(producer), epoch: ProducerEpoch(0), base_sequence });
     builder.append(WallMillis(wall), None, Some(&value(number)), &[]);
-    let records: Bytes = builder.build().into();
-    let data = PartitionProduceData { index: 0, records: Some(records), ..Default::default() };
-    let topic = TopicProduceData { name: KafkaString::from(TOPIC), partition_data: vec![data], ..Default::default() };
-    let request = ProduceRequest { acks: -1, timeout_ms: 30_000, topic_data: vec![topic], ..Default::default() };
+    let request = produce_request(TOPIC, 0, builder.build().into(), -1, Duration::from_secs(30));
     let answer = connection.call(11, &request)?;
     let partition = answer.responses.first().and_then(|topic| topic.partition_responses.first());
     match partition {

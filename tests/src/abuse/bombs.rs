@@ -4,14 +4,12 @@ use crate::Result;
 use base::WallMillis;
 use batch::{BatchBuilder, Codec, Compression};
 use bytes::Bytes;
-use perf::client::{CallError, Connection};
+use perf::client::{CallError, Connection, produce_request};
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
-use wire::KafkaString;
 use wire::messages::ProduceRequest;
-use wire::messages::produce_request::{PartitionProduceData, TopicProduceData};
 
 const PATIENCE: Duration = Duration::from_secs(60);
 /// Zeros in a bomb that a codec made.
@@ -88,9 +86,7 @@ fn around(content: &[u8], codec: u8) -> Bytes {
 pub type Answers = BTreeMap<(&'static str, String), u64>;
 
 fn request(topic: &str, records: &Bytes, acks: i16) -> ProduceRequest {
-    let data = PartitionProduceData { index: 0, records: Some(records.clone()), ..Default::default() };
-    let topic = TopicProduceData { name: KafkaString::from(topic), partition_data: vec![data], ..Default::default() };
-    ProduceRequest { acks, timeout_ms: 30_000, topic_data: vec![topic], ..Default::default() }
+    produce_request(topic, 0, records.clone(), acks, Duration::from_secs(30))
 }
 
 /// One bomb after the other, with and without acknowledgement, until it is told to stop.

@@ -10,14 +10,13 @@ use crate::{Result, wait};
 use base::WallMillis;
 use batch::{BatchBuilder, BatchView};
 use bytes::Bytes;
-use perf::client::Connection;
+use perf::client::{Connection, produce_request};
 use std::net::SocketAddr;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 use wire::KafkaString;
 use wire::messages::fetch_request::{FetchPartition, FetchTopic};
 use wire::messages::incremental_alter_configs_request::{AlterConfigsResource, AlterableConfig};
-use wire::messages::produce_request::{PartitionProduceData, TopicProduceData};
-use wire::messages::{FetchRequest, IncrementalAlterConfigsRequest, ProduceRequest};
+use wire::messages::{FetchRequest, IncrementalAlterConfigsRequest};
 
 const STORAGE_ERROR: i16 = 56;
 const TOPIC_RESOURCE: i8 = 2;
@@ -121,14 +120,7 @@ impl Filled {
         let mut builder = BatchBuilder::new();
         let wall = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH)?.as_millis() as i64;
         builder.append(WallMillis(wall), None, Some(&value(self.acknowledged)), &[]);
-        let records: Bytes = builder.build().into();
-        let data = PartitionProduceData { index: 0, records: Some(records), ..Default::default() };
-        let topic = TopicProduceData {
-            name: KafkaString::from(self.name.as_str()),
-            partition_data: vec![data],
-            ..Default::default()
-        };
-        let request = ProduceRequest { acks: -1, timeout_ms: 20_000, topic_data: vec![topic], ..Default::default() };
+        let request = produce_request(&self.name, 0, builder.build().into(), -1, Duration::from_secs(20));
         let answer = connection.call(11, &request)?;
         let partition = answer.responses.first().and_then(|topic| topic.partition_responses.first());
         let partition = partition.ok_or("Produce answers nothing")?;

@@ -10,8 +10,7 @@ use crate::topics;
 use crate::{Result, raw::Raw};
 use base::{Random, WallMillis};
 use batch::BatchBuilder;
-use bytes::Bytes;
-use perf::client::Connection;
+use perf::client::{Connection, produce_request};
 use perf::load::{self, Options, Outcome};
 use perf::process;
 use perf::schedule::Arrivals;
@@ -20,9 +19,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
-use wire::KafkaString;
-use wire::messages::ProduceRequest;
-use wire::messages::produce_request::{PartitionProduceData, TopicProduceData};
 
 const LOAD_TOPIC: &str = "load";
 const OLD_TOPIC: &str = "old";
@@ -209,12 +205,8 @@ fn fill(address: SocketAddr, topic: &str, mebibytes: u64) -> Result<()> {
         for part in value.chunks(9000) {
             builder.append(WallMillis(1_700_000_000_000), None, Some(part), &[]);
         }
-        let records: Bytes = builder.build().into();
-        let index = (number % LOAD_PARTITIONS as u64) as i32;
-        let data = PartitionProduceData { index, records: Some(records), ..Default::default() };
-        let topic =
-            TopicProduceData { name: KafkaString::from(topic), partition_data: vec![data], ..Default::default() };
-        let request = ProduceRequest { acks: -1, timeout_ms: 30_000, topic_data: vec![topic], ..Default::default() };
+        let partition = (number % LOAD_PARTITIONS as u64) as i32;
+        let request = produce_request(topic, partition, builder.build().into(), -1, Duration::from_secs(30));
         let answer = connection.call(11, &request)?;
         let code = answer.responses.first().and_then(|topic| topic.partition_responses.first()).map(|p| p.error_code);
         if code != Some(0) {

@@ -11,8 +11,8 @@ use crate::subject::Pollux;
 use crate::{Result, wait};
 use base::WallMillis;
 use batch::BatchBuilder;
-use bytes::{Bytes, BytesMut};
-use perf::client::{CallError, Connection, api_versions_request, fetch_request};
+use bytes::BytesMut;
+use perf::client::{CallError, Connection, api_versions_request, fetch_request, produce_request};
 use rustix::net::sockopt::set_socket_linger;
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
@@ -20,9 +20,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
+use wire::ApiKey;
 use wire::messages::ProduceRequest;
-use wire::messages::produce_request::{PartitionProduceData, TopicProduceData};
-use wire::{ApiKey, KafkaString};
 
 /// Between two bytes of a trickling connection.
 const TRICKLE: Duration = Duration::from_millis(20);
@@ -149,17 +148,18 @@ fn join(thread: JoinHandle<Result<()>>) -> Result<()> {
 fn produce(topic: &str, value: usize) -> ProduceRequest {
     let mut builder = BatchBuilder::new();
     builder.append(WallMillis(1), None, Some(&vec![7; value]), &[]);
-    let records: Bytes = builder.build().into();
-    let data = PartitionProduceData { index: 0, records: Some(records), ..Default::default() };
-    let topic = TopicProduceData { name: KafkaString::from(topic), partition_data: vec![data], ..Default::default() };
-    ProduceRequest { acks: -1, timeout_ms: 30_000, topic_data: vec![topic], ..Default::default() }
+    produce_request(topic, 0, builder.build().into(), -1, PATIENCE)
+}
+
+/// Puts a request behind what is in the frame.
+fn encode<R: wire::Request>(frame: &mut BytesMut, version: i16, number: i32, request: &R) -> Result<()> {
+    Ok(wire::encode_request(frame, version, number, Some("tricklers"), request).map_err(|error| error.to_string())?)
 }
 
 /// A produce request one byte at a time, on each of many connections; whoever is ended for it begins anew.
 fn trickle(address: SocketAddr, shared: &Shared, connections: usize) -> Result<()> {
     let mut frame = BytesMut::new();
-    wire::encode_request(&mut frame, 11, 1, Some("trickle"), &produce("large", 20_000))
-        .map_err(|error| error.to_string())?;
+    encode(&mut frame, 11, 1, &produce("large", 20_000))?;
     let open = || -> Result<(TcpStream, usize)> {
         let stream = TcpStream::connect_timeout(&address, PATIENCE)?;
         stream.set_nodelay(true)?;
@@ -187,8 +187,7 @@ fn trickle(address: SocketAddr, shared: &Shared, connections: usize) -> Result<(
 /// Opens and ends as fast as one thread can, in every way there is.
 fn churn(address: SocketAddr, shared: &Shared, _: usize) -> Result<()> {
     let mut frame = BytesMut::new();
-    wire::encode_request(&mut frame, 3, 1, Some("churn"), &api_versions_request())
-        .map_err(|error| error.to_string())?;
+    encode(&mut frame, 3, 1, &api_versions_request())?;
     while shared.goes_on() {
         let number = shared.opened.fetch_add(1, Ordering::Relaxed);
         let mut stream = TcpStream::connect_timeout(&address, PATIENCE)?;
@@ -250,8 +249,7 @@ fn never_read(address: SocketAddr, shared: &Shared, _: usize) -> Result<()> {
     let mut frame = BytesMut::new();
     // Many small requests: their answers are what fills up.
     for number in 0..200 {
-        wire::encode_request(&mut frame, 11, number, Some("unread"), &produce("unread", 10))
-            .map_err(|error| error.to_string())?;
+        encode(&mut frame, 11, number, &produce("unread", 10))?;
     }
     let open = || -> Result<TcpStream> {
         let stream = TcpStream::connect_timeout(&address, PATIENCE)?;
@@ -267,18 +265,18 @@ fn never_read(address: SocketAddr, shared: &Shared, _: usize) -> Result<()> {
                 // A piece of a request would make rubbish of what comes behind it.
                 let rest = frame.len() - count;
                 if rest > 0 && stream.write_all(&frame[count..]).is_err() && shared.goes_on() {
-                    stream = wait_and_open(shared, &stream, &open)?;
+                    stream = wait_and_open(shared, &open)?;
                 }
                 shared.unread.fetch_add(count as u64, Ordering::Relaxed);
             }
-            Err(_) => stream = wait_and_open(shared, &stream, &open)?,
+            Err(_) => stream = wait_and_open(shared, &open)?,
         }
     }
     Ok(())
 }
 
-/// It stands still, or was ended: it stays a while as it is, and another comes in its place.
-fn wait_and_open(shared: &Shared, _still: &TcpStream, open: &impl Fn() -> Result<TcpStream>) -> Result<TcpStream> {
+/// Its caller's stands still, or was ended, and stays a while as it is; another comes in its place.
+fn wait_and_open(shared: &Shared, open: &impl Fn() -> Result<TcpStream>) -> Result<TcpStream> {
     let until = Instant::now() + Duration::from_millis(500);
     while shared.goes_on() && Instant::now() < until {
         std::thread::sleep(Duration::from_millis(20));

@@ -204,7 +204,11 @@ impl Numbers {
         if place.idempotent {
             return Numbers::Offsets;
         }
-        let mut stands = told.stands_from(from).into_iter();
+        Numbers::again(told.stands_from(from))
+    }
+
+    fn again(stands: Vec<Stands>) -> Numbers {
+        let mut stands = stands.into_iter();
         let wanted = stands.next();
         Numbers::Again { last: None, highest: None, stands, wanted }
     }
@@ -321,27 +325,21 @@ mod tests {
         assert!(read(&flipped, 0).is_err());
     }
 
-    fn again(stands: Vec<Stands>) -> Numbers {
-        let mut stands = stands.into_iter();
-        let wanted = stands.next();
-        Numbers::Again { last: None, highest: None, stands, wanted }
-    }
-
     #[test]
     fn without_an_idempotent_producer_batches_may_repeat_and_must_not_be_missing() {
         let stands = || vec![Stands { offset: 0, first: 0 }, Stands { offset: 4, first: 2 }];
-        let mut numbers = again(stands());
+        let mut numbers = Numbers::again(stands());
         for (offset, number, begins) in
             [(0, 0, true), (1, 1, false), (2, 2, true), (3, 3, false), (4, 2, true), (5, 3, false)]
         {
             numbers.next(offset, number, begins).expect("a batch that was sent again");
         }
         assert!(numbers.reached(4, 6) && !numbers.reached(5, 6));
-        assert!(again(stands()).next(0, 1, true).is_err(), "not where it was acknowledged");
-        let mut gap = again(stands());
+        assert!(Numbers::again(stands()).next(0, 1, true).is_err(), "not where it was acknowledged");
+        let mut gap = Numbers::again(stands());
         gap.next(0, 0, true).expect("the first");
         assert!(gap.next(1, 2, true).is_err(), "one is missing");
-        let mut inside = again(stands());
+        let mut inside = Numbers::again(stands());
         inside.next(0, 0, true).expect("the first");
         inside.next(1, 1, false).expect("the second");
         assert!(inside.next(2, 1, false).is_err(), "half a batch again");

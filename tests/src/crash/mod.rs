@@ -111,7 +111,7 @@ impl Run<'_> {
             Extent::Acknowledged,
             plan.retention,
         )
-        .map_err(|fault| format!("round {round}, {victim:?}: {fault}\n{}", broker.log_tail()))?;
+        .map_err(told)?;
         if plan.retention.is_none() {
             // What stood well before the last kill was read after an earlier one, and is read again at the end.
             self.from = found.iter().map(|found| (found.end - OVERLAP).max(0)).collect();

@@ -6,16 +6,15 @@ use crate::Result;
 use base::{ProducerEpoch, ProducerId, Random, Sequence, WallMillis};
 use batch::{BatchBuilder, BatchProducer, Compression};
 use bytes::Bytes;
-use perf::client::{CallError, Connection};
+use perf::client::{CallError, Connection, produce_request};
 use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
-use wire::messages::produce_request::{PartitionProduceData, TopicProduceData};
+use wire::ErrorCode;
 use wire::messages::{InitProducerIdRequest, ProduceRequest};
-use wire::{ErrorCode, KafkaString};
 
 const PRODUCE_VERSION: i16 = 11;
 /// As many as an idempotent producer of Kafka's client has, and a broker remembers.
@@ -303,17 +302,8 @@ impl Writer {
     }
 
     fn request(&self, sent: &Sent) -> ProduceRequest {
-        let data = PartitionProduceData {
-            index: self.place.partition,
-            records: Some(sent.bytes.clone()),
-            ..Default::default()
-        };
-        let topic = TopicProduceData {
-            name: KafkaString::from(self.place.topic.as_str()),
-            partition_data: vec![data],
-            ..Default::default()
-        };
-        ProduceRequest { acks: -1, timeout_ms: 10_000, topic_data: vec![topic], ..Default::default() }
+        let Place { topic, partition, .. } = &self.place;
+        produce_request(topic, *partition, sent.bytes.clone(), -1, Duration::from_secs(10))
     }
 
     /// An answer to the oldest batch under way.

@@ -291,6 +291,26 @@ impl Node {
     }
 }
 
+/// The stretch that a reader at `from` needs.
+pub fn stretch(node: &mut Node, slot: LogSlot, from: i64) -> Stretch {
+    loop {
+        let now = node.now;
+        let upper = node.store().end_offset(slot);
+        match node.store().locate(now, slot, Offset(from), upper, 1) {
+            Located::NeedsRead(ReadPlan::Stretch(stretch)) => return stretch,
+            Located::NeedsRead(plan) => {
+                let ticket = node.store().read(plan);
+                node.wait_read(0, ticket).expect("it can be read");
+            }
+            Located::Found(parts) => match parts.into_iter().next() {
+                Some(Part::Device(stretch)) => return stretch,
+                other => panic!("{from} is in memory: {other:?}"),
+            },
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
 pub fn partition(number: u128) -> PartitionId {
     PartitionId { topic: TopicId(Uuid(1000 + number)), index: PartitionIndex((number % 3) as i32) }
 }
