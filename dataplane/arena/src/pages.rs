@@ -72,6 +72,8 @@ pub(crate) struct PageMap {
     /// Free pages that have memory behind them.
     touched: u32,
     sweep_at: usize,
+    /// Pages were taken since this was last asked.
+    taken: bool,
 }
 
 impl PageMap {
@@ -88,6 +90,7 @@ impl PageMap {
             free: count,
             touched: 0,
             sweep_at: 0,
+            taken: false,
         };
         map.insert_free(0, count);
         map
@@ -192,7 +195,33 @@ impl PageMap {
             *age = Age::InUse;
         }
         self.free -= count;
+        self.taken = true;
         Some(page)
+    }
+
+    /// Says whether pages were taken since the last call.
+    pub(crate) fn was_taken(&mut self) -> bool {
+        std::mem::take(&mut self.taken)
+    }
+
+    /// Of the first `ahead` pages of the run from which the next `count` pages would come, those that have no memory
+    /// behind them yet: the first and how many follow each other. None where three quarters have.
+    pub(crate) fn untouched_ahead(&self, count: u32, ahead: u32) -> Option<(usize, usize)> {
+        let start = self.find_free(count)? as usize;
+        let end = start + self.pages[start].run.min(ahead) as usize;
+        let untouched = |age: &Age| *age == Age::Untouched;
+        let from = start + self.ages[start..end].iter().position(untouched)?;
+        let len = self.ages[from..end].iter().take_while(|age| untouched(age)).count();
+        (from - start < ahead as usize / 4 * 3).then_some((from, len))
+    }
+
+    /// These free pages have memory behind them now.
+    pub(crate) fn note_touched(&mut self, page: usize, count: usize) {
+        for age in &mut self.ages[page..page + count] {
+            assert_eq!(*age, Age::Untouched, "a free page that nobody used");
+            *age = Age::Recent;
+        }
+        self.touched += count as u32;
     }
 
     fn free_run(&mut self, page: u32) {
@@ -460,6 +489,26 @@ mod tests {
         assert_eq!(map.sweep(6, |_, _| true), 0, "the sweep ended with the region");
         assert_eq!(map.sweep(6, |_, _| true), 2, "a small budget releases a part");
         assert_eq!(map.sweep(6, |_, _| true), 2);
+    }
+
+    #[test]
+    fn what_will_be_taken_next_is_touched_ahead_once() {
+        let mut map = PageMap::new(64);
+        assert!(!map.was_taken());
+        let first = map.take(BLOCK_SIZE).unwrap();
+        assert!(map.was_taken() && !map.was_taken());
+        assert_eq!(map.untouched_ahead(1, 8), Some((1, 8)));
+        map.note_touched(1, 8);
+        assert_eq!(map.untouched_ahead(1, 8), None);
+        check(&map);
+        let held = [map.take(2 * BLOCK_SIZE).unwrap(), map.take(BLOCK_SIZE).unwrap()];
+        assert_eq!(map.untouched_ahead(1, 8), Some((9, 3)), "five of eight are left");
+        map.give_back(first);
+        assert_eq!(map.untouched_ahead(1, 8), None, "the page that was given back is next, and all of its run");
+        assert_eq!(map.untouched_ahead(100, 8), None, "no such run");
+        assert_eq!(map.sweep(64, |_, _| true) + map.sweep(64, |_, _| true), 6, "unused, they go like all others");
+        held.into_iter().for_each(|place| map.give_back(place));
+        check(&map);
     }
 
     proptest! {
