@@ -4,6 +4,7 @@ use crate::load::{self, Options, Outcome};
 use crate::nodes::{Broker, Result};
 use crate::process::{self, Usage};
 use crate::report::{PERCENTILES, Spent};
+use crate::steady::Steady;
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
@@ -53,30 +54,30 @@ struct Reading {
     others: Duration,
 }
 
-fn read(broker: &[u32], ours: &BTreeSet<u32>, core: usize) -> std::io::Result<Reading> {
+fn read(broker: &[u32], ours: &BTreeSet<u32>, core: usize, idlers: &[u32]) -> std::io::Result<Reading> {
     let time = process::core_time(core)?;
     Ok(Reading {
         at: Instant::now(),
         broker: process::usage(broker)?,
-        core_busy: time.busy,
+        core_busy: time.busy.saturating_sub(process::usage(idlers)?.cpu),
         stolen: time.stolen,
         others: process::cpu_of_others(ours)?,
     })
 }
 
 /// Runs the load against a broker whose processes are bound to `core`. `brokers` are the processes of all brokers of
-/// the run: the one that idles meanwhile is no stranger.
-pub fn window(broker: &dyn Broker, brokers: &[u32], core: usize, options: &Options) -> Result<Window> {
-    let pids = broker.pids()?;
-    let ours: BTreeSet<u32> = brokers.iter().copied().chain([std::process::id()]).collect();
+/// the run: the one that idles meanwhile is no stranger, and neither is what keeps cores awake.
+pub fn window(broker: &dyn Broker, brokers: &[u32], core: usize, steady: &Steady, options: &Options) -> Result<Window> {
+    let (pids, idlers) = (broker.pids()?, steady.on(core));
+    let ours: BTreeSet<u32> = brokers.iter().copied().chain(steady.pids()).chain([std::process::id()]).collect();
     let options = Options { bootstrap: broker.address(), ..options.clone() };
     load::prepare(&options)?;
     // What earlier windows left in the page cache, one broker's more than the other's, is not written in this one.
     rustix::fs::sync();
     let mut before = None;
-    let outcome = load::run(&options, || before = Some(read(&pids, &ours, core)))?;
+    let outcome = load::run(&options, || before = Some(read(&pids, &ours, core, &idlers)))?;
     let before = before.ok_or("the counted part never began")??;
-    let after = read(&pids, &ours, core)?;
+    let after = read(&pids, &ours, core, &idlers)?;
     let span = after.at.duration_since(before.at).as_secs_f64();
     let taken = after.others.saturating_sub(before.others) + after.stolen.saturating_sub(before.stolen);
     Ok(Window {

@@ -18,3 +18,4 @@ pub mod nodes;
 pub mod process;
 pub mod report;
 pub mod schedule;
+pub mod steady;

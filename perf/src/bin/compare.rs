@@ -13,6 +13,7 @@ use perf::nodes::subject::Pollux;
 use perf::nodes::{Broker, Result, java};
 use perf::process;
 use perf::schedule::Arrivals;
+use perf::steady::Steady;
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -39,6 +40,10 @@ struct Arguments {
     /// Measure Apache Kafka alone
     #[arg(long)]
     kafka_only: bool,
+    /// Where nothing is flushed, keep both cores awake, and let brokers and client go before the machine's own services
+    /// (needs root)
+    #[arg(long)]
+    steady: bool,
 }
 
 /// A promise, as each broker is asked for it, and a rate for each; and what is expected of the first version.
@@ -138,10 +143,11 @@ fn options(arguments: &Arguments, scenario: &Scenario, kafka: bool) -> Options {
 }
 
 /// The brokers, reference first.
-struct Pair {
+struct Pair<'a> {
     kafka: Kafka,
     pollux: Option<Pollux>,
     floor: Floor,
+    steady: &'a Steady,
 }
 
 /// The reference's code is compiled while it runs: windows that are not counted go on until the CPU time of a request
@@ -153,8 +159,8 @@ const SETTLED: f64 = 0.93;
 /// So many windows in a row without a fall are the end.
 const SETTLED_WINDOWS: usize = 3;
 
-impl Pair {
-    fn start(arguments: &Arguments, durability: &str) -> Result<Pair> {
+impl<'a> Pair<'a> {
+    fn start(arguments: &Arguments, durability: &str, steady: &'a Steady) -> Result<Pair<'a>> {
         let prefix: Vec<String> = ["taskset", "-c", &arguments.broker_core.to_string()].map(str::to_owned).to_vec();
         let wishes = Wishes {
             prefix,
@@ -166,7 +172,7 @@ impl Pair {
         };
         let kafka = Kafka::start_new(&wishes)?;
         let pollux = if arguments.kafka_only { None } else { Some(Pollux::start_new(&wishes)?) };
-        Ok(Pair { kafka, pollux, floor: Floor::make(&std::env::temp_dir())? })
+        Ok(Pair { kafka, pollux, floor: Floor::make(&std::env::temp_dir())?, steady })
     }
 
     fn pids(&self) -> Result<Vec<u32>> {
@@ -183,7 +189,7 @@ impl Pair {
             _ => &self.kafka,
         };
         let options = options(arguments, scenario, kafka);
-        let window = compare::window(broker, &self.pids()?, arguments.broker_core, &options)?;
+        let window = compare::window(broker, &self.pids()?, arguments.broker_core, self.steady, &options)?;
         println!(
             "  {:6} {}; others took {:.1} % of a core{}",
             broker.name(),
@@ -200,7 +206,7 @@ impl Pair {
         let options = Options { warm_up: Duration::ZERO, ..options(arguments, &warming, true) };
         let (mut cheapest, mut settled) = (f64::INFINITY, 0);
         for number in 1..=WARMING_MAX {
-            let window = compare::window(&self.kafka, &self.pids()?, arguments.broker_core, &options)?;
+            let window = compare::window(&self.kafka, &self.pids()?, arguments.broker_core, self.steady, &options)?;
             let cost = window.spent.cpu.as_secs_f64() * 1e6 / window.outcome.counted.max(1) as f64;
             settled = if cost < cheapest * SETTLED { 0 } else { settled + 1 };
             cheapest = cheapest.min(cost);
@@ -252,7 +258,7 @@ fn machine(arguments: &Arguments, scenario: &Scenario, floor: &Floor) -> Result<
 }
 
 /// Returns how many of its gates were missed.
-fn scenario(arguments: &Arguments, scenario: &Scenario, pair: &Pair) -> Result<usize> {
+fn scenario(arguments: &Arguments, scenario: &Scenario, pair: &Pair<'_>) -> Result<usize> {
     println!("{} (Pollux: durability {}, Kafka: {:?})", scenario.name, scenario.durability, scenario.kafka);
     // Once each at the rate itself, not counted either.
     pair.window(arguments, scenario, true)?;
@@ -312,7 +318,10 @@ fn run(arguments: &Arguments) -> Result<usize> {
     let chosen: Vec<&Scenario> = SCENARIOS.iter().filter(chosen).collect();
     // The reference is warmed once for all scenarios under the same promise.
     for scenarios in chosen.chunk_by(|a, b| a.durability == b.durability) {
-        let pair = Pair::start(arguments, scenarios[0].durability)?;
+        let durability = scenarios[0].durability;
+        let cores = [arguments.broker_core, arguments.client_core];
+        let steady = if arguments.steady && durability == "cache" { Steady::begin(&cores)? } else { Steady::default() };
+        let pair = Pair::start(arguments, durability, &steady)?;
         pair.warm(arguments)?;
         for chosen in scenarios {
             missed += scenario(arguments, chosen, &pair)?;
