@@ -324,22 +324,15 @@ impl Sessions {
     ) {
         let token = Self::token(id);
         let Some(gather) = self.gathers.get_mut(token) else { return };
-        let wait = max_wait_ms > 0 && work.min_bytes > 0 && !work.urgent;
-        if wait {
+        // A fetch of nothing waits for nothing: a consumer that closes ends its session with one, and waits for the answer.
+        if max_wait_ms > 0 && work.min_bytes > 0 && !work.urgent && work.items() > 0 {
             let deadline = turn.now.monotonic + Duration::from_millis(max_wait_ms as u64);
             gather.timer = Some(self.wheel.insert(deadline, Timer::Gather(token)));
         } else {
             work.phase = Phase::Last;
         }
-        // Nothing to wait for here: an empty fetch is answered when its time is up, as Kafka does.
-        let is_empty = work.cores.is_empty();
-        if wait && is_empty {
-            work.phase = Phase::Waiting;
-        }
         gather.work = GatherWork::Fetch(work);
-        if !(wait && is_empty) {
-            self.look_on(turn, id);
-        }
+        self.look_on(turn, id);
     }
 
     /// Goes on with the look at hand, or ends it.

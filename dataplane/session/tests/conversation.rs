@@ -347,6 +347,20 @@ fn a_waiting_fetch_is_answered_by_news_or_by_time() {
     assert_eq!(answers(&peer.read(), &[(ApiKey::Fetch, 4)])[0].0, 2);
 }
 
+/// A consumer that closes ends its fetch session with such a fetch, in which it still names its usual wait.
+#[test]
+fn a_fetch_of_nothing_is_answered_without_waiting() {
+    let mut world = World::new(SimFaults::none());
+    let mut peer = world.connect();
+    let nothing = |session_epoch| FetchRequest { max_wait_ms: 500, min_bytes: 1, session_epoch, ..Default::default() };
+    for (version, session_epoch) in [(4, -1), (12, -1), (12, 0), (17, -1)] {
+        peer.write(&frame(version, 1, &nothing(session_epoch)));
+        world.settle();
+        assert_eq!(answers(&peer.read(), &[(ApiKey::Fetch, version)])[0].0, 1, "version {version} {session_epoch}");
+        assert!(world.commands.is_empty(), "nobody else has anything to do with it");
+    }
+}
+
 /// Several pieces of one large frame in one poll: the target may only be set behind the last of them.
 #[test]
 fn a_large_frame_that_comes_in_many_pieces_is_put_together_in_order() {

@@ -9,6 +9,9 @@ use std::time::Duration;
 
 /// Partitions that are looked at in one turn: one takes up to 200 ns, and no item may hold a loop above 200 us.
 const RETAINED_A_TURN: usize = 512;
+/// Where an append finds no room, retention looks this much later, however long its interval is: what it may take is all
+/// that keeps producers going.
+const LOOK_WHEN_FULL: Duration = Duration::from_secs(1);
 
 impl Store {
     pub(crate) fn poll_retention(&mut self, now: Now) {
@@ -22,6 +25,11 @@ impl Store {
         // A round that is not over goes on in the next turn.
         let pause = if self.retention_round.is_empty() { self.options.retention_interval } else { Duration::ZERO };
         self.next_retention = now.monotonic + pause;
+    }
+
+    /// There is no room left.
+    pub(crate) fn hasten_retention(&mut self, now: Now) {
+        self.next_retention = self.next_retention.min(now.monotonic + LOOK_WHEN_FULL);
     }
 
     /// Looks at every partition now; `poll` does it every `retention_interval`, some in every turn.

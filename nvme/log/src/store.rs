@@ -393,6 +393,7 @@ impl Store {
         match reply {
             KeeperReply::Full { shard } => {
                 self.full = true;
+                self.hasten_retention(now);
                 let own = self.shard_mut(shard);
                 let need = if let SlabRequest::Sent { need } = own.slab_request { need } else { SlabNeed::Data };
                 own.slab_request = SlabRequest::Refused { at: now.monotonic, need };

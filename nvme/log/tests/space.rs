@@ -245,6 +245,34 @@ fn filled(seed: u64, options: &OpenOptions, config: &LogConfig) -> (Node, Random
     (node, random, slots)
 }
 
+/// Retention looks every five minutes where there is room; a full namespace does not wait for that.
+#[test]
+fn what_retention_may_take_is_taken_as_soon_as_nothing_else_is_left() {
+    let (mut node, mut random) = growing(64, 0, 90, &options(1));
+    node.turns(2000);
+    let config =
+        LogConfig { deletes: true, retention_bytes: Some(4 * MIB), segment_bytes: MIB, ..LogConfig::keep_everything() };
+    let now = node.now;
+    let slot = node.store().create(now, partition(1), 0, config).expect("created");
+    let bytes = batch(&mut random, 1, 100_000, node.now.wall);
+    let began = node.now.monotonic;
+    let mut appended = 0;
+    while appended < 200 * MIB {
+        match node.append(slot, &bytes, 0) {
+            Ok(_) => appended += bytes.len() as u64,
+            Err(error) => {
+                assert_eq!(error, AppendError::Full);
+                let now = node.now;
+                let durable = node.store().durable_offset(slot);
+                node.store().record_high_watermark(now, slot, durable);
+                node.turn();
+            }
+        }
+        let took = node.now.monotonic.since(began);
+        assert!(took < Duration::from_secs(60), "{appended} bytes in {took:?}");
+    }
+}
+
 /// Partitions without a record take room in checkpoints too: they are refused while there is enough for the next opening.
 #[test]
 fn a_full_namespace_refuses_partitions_and_opens() {

@@ -22,7 +22,8 @@ import java.util.TreeMap;
 
 public final class Runner {
     private static final Class<?>[] HOLDERS = {
-        ProduceCases.class, ConsumeCases.class, GroupCases.class, AdminCases.class, ScaleCases.class};
+        ProduceCases.class, ConsumeCases.class, GroupCases.class, AdminCases.class, ScaleCases.class,
+        CrowdCases.class};
 
     private static Map<String, Method> cases() {
         Map<String, Method> found = new TreeMap<>();

@@ -12,6 +12,9 @@ use std::cell::RefCell;
 use std::time::{Duration, Instant};
 use wire::ApiKey;
 
+/// Under this name a case tells what differs from run to run, such as times: it is printed, and compared with nothing.
+const ASIDE: &str = "aside";
+
 /// What a run prints beside its verdicts, and how much it does.
 #[derive(Clone, Copy, Debug)]
 pub struct Detail {
@@ -116,7 +119,10 @@ fn run_one(case: &Case, number: usize, around: Surroundings<'_>) -> Result<Value
     let prefix = format!("c{number:03}-");
     let Surroundings { broker, java, served, long } = around;
     let mut bench = Bench { broker, java, prefix: prefix.clone(), served, long };
-    let value = (case.run)(&mut bench)?;
+    let mut value = (case.run)(&mut bench)?;
+    if let Some(aside) = value.as_object_mut().and_then(|told| told.remove(ASIDE)) {
+        println!("     {} beside {}: {aside}", bench.broker.name(), case.name);
+    }
     let plain = value.to_string().replace(&prefix, "");
     Ok(serde_json::from_str(&plain)?)
 }

@@ -9,7 +9,7 @@ use base::{Uuid, WallMillis};
 use batch::{BatchBuilder, Compression};
 use bytes::{Bytes, BytesMut};
 use serde_json::{Value, json};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use wire::messages::create_topics_request::{CreatableTopic, CreatableTopicConfig};
 use wire::messages::delete_records_request::{DeleteRecordsPartition, DeleteRecordsTopic};
 use wire::messages::fetch_request::{FetchPartition, FetchTopic};
@@ -33,6 +33,7 @@ pub const CASES: &[(&str, Run)] = &[
     ("trap/nothing-at-that-time", nothing_at_that_time),
     ("trap/first-batch-whole", first_batch_whole),
     ("trap/incremental-fetch", incremental_fetch),
+    ("trap/empty-fetch", empty_fetch),
     ("trap/topics-as-made", topics_as_made),
 ];
 
@@ -279,6 +280,19 @@ fn incremental_fetch(bench: &mut Bench<'_>) -> Result<Value> {
     next("the error stays", &mut raw, &[])?;
     next("the error is cleared", &mut raw, &[(0, 4, 10_000)])?;
     next("quiet at last", &mut raw, &[])?;
+    Ok(json!(found))
+}
+
+/// With it a consumer that closes ends its session, and it waits for the answer.
+fn empty_fetch(bench: &mut Bench<'_>) -> Result<Value> {
+    let mut raw = bench.raw();
+    let mut found = Vec::new();
+    for session_epoch in [-1, 0] {
+        let request = FetchRequest { max_wait_ms: 8000, min_bytes: 1, session_epoch, ..Default::default() };
+        let start = Instant::now();
+        let answer = raw.ask(12, &request.into())?;
+        found.push(json!([masked(answer), start.elapsed() < Duration::from_secs(4)]));
+    }
     Ok(json!(found))
 }
 
