@@ -19,6 +19,8 @@ pub struct ReadCache {
     bytes: usize,
     /// The indexes of extents that are in memory, by their last use as it was when they were put in order.
     indexes: BTreeMap<u64, (LogSlot, Tenancy, usize)>,
+    /// Where the extent's stands in that order: each is counted once.
+    noted: HashMap<Tenancy, u64>,
     index_bytes: usize,
     uses: Cell<u64>,
 }
@@ -74,10 +76,18 @@ impl ReadCache {
 
     /// Counts the entries of an extent, which become its cached index.
     pub fn note_index(&mut self, slot: LogSlot, tenancy: Tenancy, entries: Vec<IndexEntry>) -> CachedIndex {
+        self.forget_index(tenancy);
         let used = self.next_use();
         self.index_bytes += entries.len() * ENTRY;
         self.indexes.insert(used, (slot, tenancy, entries.len()));
+        self.noted.insert(tenancy, used);
         CachedIndex { entries: Rc::new(entries), used: Cell::new(used) }
+    }
+
+    /// The extent's entries are no longer in memory: they count no more.
+    pub fn forget_index(&mut self, tenancy: Tenancy) {
+        let counted = self.noted.remove(&tenancy).and_then(|noted| self.indexes.remove(&noted));
+        self.index_bytes -= counted.map_or(0, |(_, _, len)| len * ENTRY);
     }
 }
 
@@ -91,12 +101,11 @@ impl Store {
             let used = extent.as_ref().and_then(|extent| extent.cached.as_ref()).map(|cached| cached.used.get());
             match used {
                 Some(used) if used > noted => {
-                    // An extent whose index was written anew after a cut was counted twice.
-                    if let Some((_, _, twice)) = self.cache.indexes.insert(used, (slot, tenancy, len)) {
-                        self.cache.index_bytes -= twice * ENTRY;
-                    }
+                    self.cache.indexes.insert(used, (slot, tenancy, len));
+                    self.cache.noted.insert(tenancy, used);
                 }
                 _ => {
+                    self.cache.noted.remove(&tenancy);
                     self.cache.index_bytes -= len * ENTRY;
                     if let Some(extent) = extent {
                         extent.cached = None;

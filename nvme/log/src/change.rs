@@ -93,6 +93,7 @@ impl Store {
         let link = partition.link(version);
         let extents = partition.apply(&Change::Deleted);
         let view = RecordView { shard, record: Record::Partition(link, Change::Deleted) };
+        extents.iter().for_each(|freed| self.cache.forget_index(freed.tenancy));
         let effects = vec![Effect::Freed { shard, extents }, Effect::Deleted { partition: partition.id }];
         self.stage_record(&view, effects);
         self.truncations.remove(&slot);
@@ -136,6 +137,8 @@ impl Store {
             partition.cuts.push((version, truncated.to));
             effects.push(Effect::Cut { slot, version });
         }
+        let voided = partition.index_voided_by(&change);
+        extents.iter().map(|freed| freed.tenancy).chain(voided).for_each(|tenancy| self.cache.forget_index(tenancy));
         let freed = !extents.is_empty();
         if freed {
             effects.push(Effect::Freed { shard, extents });

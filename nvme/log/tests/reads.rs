@@ -59,6 +59,26 @@ fn the_least_recently_used_index_goes_first() {
 }
 
 #[test]
+fn an_index_that_is_written_anew_after_a_cut_is_counted_once() {
+    let mut options = options(1);
+    options.store.tail_cache = 64 << 10;
+    // As above: two of a first extent's, and not two and what is left of one after a cut.
+    options.store.index_cache = 280;
+    let (mut node, slots) = filled(2, 30, &options);
+    for slot in &slots {
+        let upper = node.store().end_offset(*slot);
+        node.fetch(0, *slot, Offset(0), upper, 1).expect("it is there");
+    }
+    let now = node.now;
+    // Behind the first stretch of its first extent.
+    assert_eq!(node.store().truncate(now, slots[1], Offset(3)), Ok(TruncateOutcome::Reading));
+    node.settle();
+    node.turns(200);
+    assert!(node.store().describe(slots[1]).contains("Done open None"), "{}", node.store().describe(slots[1]));
+    assert!(has_index(&mut node, slots[0]) && has_index(&mut node, slots[1]), "both fit still");
+}
+
+#[test]
 fn what_is_read_at_the_tip_goes_before_the_backlog() {
     let mut options = options(1);
     options.store.tail_cache = 64 << 10;

@@ -17,7 +17,7 @@ use extent::Extent;
 use nvme_format::ExtentAddress;
 use nvme_format::blob::{ProducerSnapshot, Segment};
 use nvme_format::directory::BlobPlace;
-use nvme_format::record::{Link, Version};
+use nvme_format::record::{Change, Link, Version};
 use producers::{ProducerTable, Transactions};
 use std::collections::VecDeque;
 use tail::Tail;
@@ -131,6 +131,16 @@ impl Partition {
 
     pub fn extent(&self, tenancy: Tenancy) -> Option<&Extent> {
         self.extents.iter().rev().find(|extent| extent.tenancy == tenancy)
+    }
+
+    /// The extent that stays behind this change, which was just applied, and whose index is no longer in memory.
+    pub fn index_voided_by(&self, change: &Change<'_>) -> Option<Tenancy> {
+        let tenancy = match change {
+            Change::Truncated(_) => self.extents.back().map(|extent| extent.tenancy),
+            Change::GivenUp { tenancy, .. } => Some(*tenancy),
+            _ => None,
+        };
+        tenancy.filter(|tenancy| self.extent(*tenancy).is_some_and(|extent| extent.cached.is_none()))
     }
 
     /// The sizes that clients see: from a segment's base to the next one's.
