@@ -123,7 +123,12 @@ fn produce_to(names: &[KafkaString]) -> ProduceRequest {
 /// Waits until all topics are told with this code.
 fn expect_known(address: SocketAddr, names: &[KafkaString], wanted: ErrorCode) -> Result<()> {
     let topic = |name: &KafkaString| MetadataRequestTopic { name: Some(name.clone()), ..Default::default() };
-    let request = MetadataRequest { topics: Some(names.iter().map(topic).collect()), ..Default::default() };
+    // To ask for a topic would make it again.
+    let request = MetadataRequest {
+        topics: Some(names.iter().map(topic).collect()),
+        allow_auto_topic_creation: false,
+        ..Default::default()
+    };
     attempt(address, wanted.name(), |connection| {
         let answer = connection.call(12, &request)?;
         let code = |code: i16| if code == wanted.code() { Ok(()) } else { Err(End::Again(format!("answers {code}"))) };
