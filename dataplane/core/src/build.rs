@@ -254,7 +254,8 @@ pub(crate) fn open_office(
 fn calibrating(shared: &Shared, keeper: &nvme_log::Keeper) -> Calibrating {
     let unknown = keeper.flush_method() == nvme_log::FlushMethod::Unknown
         && shared.options.config.data.sync == settings::SyncMethod::Auto
-        && shared.durability == nvme_log::Durability::Flush;
+        && shared.durability == nvme_log::Durability::Flush
+        && shared.device.may_force_unit_access();
     let scratch = keeper.scratch().filter(|_| unknown);
     let calibration = scratch.and_then(|scratch| Calibration::new(&shared.device, scratch));
     calibration.map_or(Calibrating::Needless, |calibration| Calibrating::Wanted(Box::new(calibration)))

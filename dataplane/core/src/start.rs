@@ -66,8 +66,11 @@ pub fn run(options: DataplaneOptions, listening: impl FnOnce(String)) -> Result<
     check_identity(&shared, &opened)?;
     if shared.options.config.data.sync == settings::SyncMethod::Auto {
         let measured = opened.superblock.flush;
-        tracing::info!(?measured, "how commits reach the medium, as an earlier run measured it");
-        shared.prefers_durable_writes.store(measured == nvme_log::FlushMethod::DurableWrite, Ordering::Release);
+        let one_command = shared.device.may_force_unit_access();
+        tracing::info!(?measured, one_command, "how commits reach the medium, as an earlier run measured it");
+        // What was measured on another device, or by chance, is not followed where a durable write is two commands.
+        let durable = measured == nvme_log::FlushMethod::DurableWrite && one_command;
+        shared.prefers_durable_writes.store(durable, Ordering::Release);
     }
     let wakers: Vec<Arc<std::sync::OnceLock<net::Waker>>> =
         (0..cores).map(|core| if core == 0 { Arc::clone(&waker) } else { Arc::default() }).collect();

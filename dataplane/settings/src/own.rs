@@ -81,7 +81,8 @@ pub const OWN_SETTINGS: [OwnSetting; 16] = [
         "sync",
         "\"auto\", \"dsync\" or \"fdatasync\"",
         "\"auto\"",
-        "How a commit reaches the medium; auto calibrates once after the first start.",
+        "How a commit reaches the medium: dsync is one durable write, fdatasync a write and a flush. auto takes dsync \
+         where the device has FUA and a measurement after the first start finds it faster by a fifth.",
     ),
     own(
         "network",

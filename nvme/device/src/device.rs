@@ -3,6 +3,7 @@
 use crate::counts::Counts;
 use crate::file::{FileOptions, NamespaceFile, OpenError};
 use crate::memory::{MemoryDisk, MemoryNamespace};
+use crate::sys;
 use crate::threaded::ThreadedNamespace;
 #[cfg(target_os = "linux")]
 use crate::uring::{self, FixedMemory, UringNamespace};
@@ -134,6 +135,13 @@ impl Device {
             Kind::Memory(_) => false,
             Kind::File { file, .. } => file.direct,
         }
+    }
+
+    /// Whether a durable write may be a single command (FUA) instead of a write and a flush. Where it is not, the kernel
+    /// makes both of it, the flush on a worker of whichever CPU took the interrupt, where it waits behind whatever keeps
+    /// that CPU: commits took 6 ms in place of 0.25 beside one busy process.
+    pub fn may_force_unit_access(&self) -> bool {
+        self.file().is_some_and(|file| sys::forces_unit_access(&file.file) != Some(false))
     }
 
     pub fn path(&self) -> Option<&Path> {

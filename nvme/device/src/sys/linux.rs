@@ -4,8 +4,8 @@ use rustix::fs::{FallocateFlags, OFlags};
 use rustix::io::{IoSlice, ReadWriteFlags};
 use std::fs::File;
 use std::io;
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
-use std::path::Path;
+use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
 
 /// Most pieces one call takes (UIO_MAXIOV).
 const PIECES_MAX: usize = 1024;
@@ -117,19 +117,39 @@ pub(crate) struct BlockDevice {
 }
 
 pub(crate) fn block_device(file: &File) -> io::Result<BlockDevice> {
-    let device = file.metadata()?.rdev();
-    let base = format!("/sys/dev/block/{}:{}", rustix::fs::major(device), rustix::fs::minor(device));
-    // A partition's queue is its disk's.
-    let attribute = |name: &str| {
-        let own = std::fs::read_to_string(format!("{base}/queue/{name}"));
-        own.or_else(|_| std::fs::read_to_string(format!("{base}/../queue/{name}"))).unwrap_or_default()
-    };
+    let base = sysfs_folder(file.metadata()?.rdev());
     Ok(BlockDevice {
         // What is not known to be written through is taken for volatile.
-        volatile_write_cache: attribute("write_cache").trim() != "write through",
-        trims: attribute("discard_max_bytes").trim().parse::<u64>().is_ok_and(|bytes| bytes > 0),
+        volatile_write_cache: queue_attribute(&base, "write_cache").as_deref() != Some("write through"),
+        trims: queue_attribute(&base, "discard_max_bytes")
+            .and_then(|bytes| bytes.parse::<u64>().ok())
+            .is_some_and(|bytes| bytes > 0),
         logical_block: rustix::fs::ioctl_blksszget(file)?,
     })
+}
+
+/// Whether the device below a file, or the device that the file is, carries out a durable write as one command: it has FUA
+/// (force unit access), or no volatile cache. `None` where the kernel does not say.
+pub(crate) fn forces_unit_access(file: &File) -> Option<bool> {
+    let metadata = file.metadata().ok()?;
+    let device = if metadata.file_type().is_block_device() { metadata.rdev() } else { metadata.dev() };
+    one_command(&sysfs_folder(device))
+}
+
+fn one_command(base: &Path) -> Option<bool> {
+    let fua = queue_attribute(base, "fua")?;
+    Some(fua == "1" || queue_attribute(base, "write_cache").as_deref() == Some("write through"))
+}
+
+fn sysfs_folder(device: u64) -> PathBuf {
+    format!("/sys/dev/block/{}:{}", rustix::fs::major(device), rustix::fs::minor(device)).into()
+}
+
+/// What the kernel says of a device's queue; a partition's is its disk's.
+fn queue_attribute(base: &Path, name: &str) -> Option<String> {
+    let own = std::fs::read_to_string(base.join("queue").join(name));
+    let text = own.or_else(|_| std::fs::read_to_string(base.join("../queue").join(name)));
+    text.ok().map(|text| text.trim().to_owned())
 }
 
 #[cfg(test)]
@@ -146,5 +166,22 @@ mod tests {
         assert_eq!(find_holder(locks, "fe:00:99"), Some(13));
         assert_eq!(find_holder(locks, "fe:00:9"), None);
         assert_eq!(find_holder("garbage\n1: FLOCK\n", "fe:00:9"), None);
+    }
+
+    #[test]
+    fn one_command_makes_a_write_durable_where_the_queue_says_so() {
+        let root = std::env::temp_dir().join(format!("pollux-queue-{}", std::process::id()));
+        let (disk, partition) = (root.join("disk"), root.join("disk/part"));
+        std::fs::create_dir_all(disk.join("queue")).unwrap();
+        std::fs::create_dir_all(&partition).unwrap();
+        assert_eq!(one_command(&disk), None, "an old kernel, or no block device");
+        for (fua, cache, expected) in
+            [("0", "write back", false), ("1", "write back", true), ("0", "write through", true)]
+        {
+            std::fs::write(disk.join("queue/fua"), format!("{fua}\n")).unwrap();
+            std::fs::write(disk.join("queue/write_cache"), format!("{cache}\n")).unwrap();
+            assert_eq!((one_command(&disk), one_command(&partition)), (Some(expected), Some(expected)));
+        }
+        std::fs::remove_dir_all(&root).unwrap();
     }
 }

@@ -64,3 +64,7 @@ pub(crate) struct BlockDevice {
 pub(crate) fn block_device(_file: &File) -> io::Result<BlockDevice> {
     Ok(BlockDevice { volatile_write_cache: true, trims: false, logical_block: 512 })
 }
+
+pub(crate) fn forces_unit_access(_file: &File) -> Option<bool> {
+    None
+}
