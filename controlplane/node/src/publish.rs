@@ -73,7 +73,9 @@ impl Node {
         for part in duties::duties_image(&image, self.options.node, &origin) {
             self.out.down.push(Down::Duties(Box::new(part)));
         }
-        let removals = known_duties.map(|known| self.loader.removed_since(known)).into_iter().flatten();
+        // A run that has just begun says of none what it knows: it is told of all that are remembered, since its last run
+        // may have died with a deletion that was in no commit yet.
+        let removals = self.loader.removed_since(known_duties.unwrap_or(-1));
         let removals: Vec<Removal> =
             removals.flat_map(|removed| duties::removals(removed, self.options.node)).collect();
         let provenance = link::Provenance {

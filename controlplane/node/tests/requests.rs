@@ -109,6 +109,16 @@ fn a_topic_is_deleted_by_an_explicit_removal() {
 
 #[test]
 fn a_dataplane_that_was_away_is_told_what_was_removed() {
+    told_what_was_removed(Plane::reconnected);
+}
+
+/// It was killed: the new run does not know what the last one had applied.
+#[test]
+fn a_new_run_of_a_dataplane_is_told_what_was_removed() {
+    told_what_was_removed(|plane| plane.restarted(2));
+}
+
+fn told_what_was_removed(back: impl FnOnce(Plane) -> Plane) {
     let mut world = World::served();
     world.ask(7, &topic("t", 2));
     world.ask(7, &topic("kept", 1));
@@ -120,7 +130,7 @@ fn a_dataplane_that_was_away_is_told_what_was_removed() {
     let plane = world.disconnect();
     world.disk_stalls = false;
     world.settle();
-    world.connect(plane.reconnected());
+    world.connect(back(plane));
     world.settle();
     assert_eq!(world.plane().removed.len(), 2);
     assert_eq!(world.plane().duties.len(), 1);

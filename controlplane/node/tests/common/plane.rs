@@ -103,6 +103,8 @@ impl Plane {
     pub fn restarted(self, run: u128) -> Plane {
         let mut again = self.reconnected();
         again.hello.run_id = Uuid(0x9000 + run);
+        // What its last run had applied it does not know.
+        again.hello.duties_offset = None;
         again.hello.producer_ids_in_hand = 0;
         again.producer_ids.clear();
         again.hello.clean_stop = again.stop_asked;
