@@ -6,7 +6,7 @@ use arena::{Arena, BufferRef};
 use base::*;
 use bytes::BytesMut;
 use common::Bench;
-use handoff::{Command, EntryIndex, Fetched, FetchedRecords, Outcome, Stretch, Window};
+use handoff::{Command, EntryIndex, FetchError, Fetched, FetchedRecords, Outcome, PartitionError, Stretch, Window};
 use net::Streams;
 use net::sim::{PeerState, SimFaults, SimNetwork, SimPeer, SimStreams};
 use pollux_session::limits::{KEPT_BYTES, UNREAD_BYTES_MAX};
@@ -28,6 +28,10 @@ struct World {
     sessions: Sessions,
     ended: Vec<EndReason>,
     windows: usize,
+    /// Bytes of all answers.
+    length: u32,
+    /// Retention took everything.
+    is_taken: bool,
 }
 
 fn pattern(from: u64, length: u32) -> Vec<u8> {
@@ -39,7 +43,18 @@ impl World {
         let faults = SimFaults { partial: Some(2), ..SimFaults::none() };
         let Bench { now, arena, network, net, sessions } = Bench::new(faults, 16 << 20, SHARE, &[]);
         let random = Random::from_seed(1);
-        World { now, random, arena, network, net, sessions, ended: Vec::new(), windows: 0 }
+        World {
+            now,
+            random,
+            arena,
+            network,
+            net,
+            sessions,
+            ended: Vec::new(),
+            windows: 0,
+            length: LENGTH,
+            is_taken: false,
+        }
     }
 
     fn connect(&self) -> SimPeer {
@@ -86,19 +101,25 @@ impl World {
     fn answer(&mut self, command: Command) -> Option<Outcome> {
         match command {
             Command::Fetch(fetch) => {
-                let ready = 200_000;
-                let whole =
-                    Stretch { owner: CoreId(0), partition: fetch.entries[0].partition, length: LENGTH, inside: [0; 6] };
+                let (length, partition) = (self.length, fetch.entries[0].partition);
+                let (first, ready) = (length.min(120_000), length.min(200_000));
+                let whole = Stretch { owner: CoreId(0), partition, length, inside: [0; 6] };
+                let pieces = [(0, first), (first, ready - first)].into_iter().filter(|(_, length)| *length > 0);
                 let records = FetchedRecords {
-                    ready: vec![self.bytes(0, 120_000).into_parcel(), self.bytes(120_000, 80_000).into_parcel()],
+                    ready: pieces.map(|(from, length)| self.bytes(from.into(), length).into_parcel()).collect(),
                     again: Some(whole.first(ready)),
-                    rest: vec![whole.after(ready)],
-                    bytes: LENGTH,
+                    rest: Some(whole.after(ready)).filter(|rest| rest.length > 0).into_iter().collect(),
+                    bytes: length,
                     first_batch: 100,
                     ..Default::default()
                 };
-                let entries = vec![Fetched { index: EntryIndex(0), result: Ok(records) }];
+                let result = if self.is_taken { Err(FetchError::OutOfRange) } else { Ok(records) };
+                let entries = vec![Fetched { index: EntryIndex(0), result }];
                 Some(Outcome::Fetched { gather: fetch.gather, entries })
+            }
+            Command::ReadWindow(window) if self.is_taken => {
+                let result = Err(FetchError::Partition(PartitionError::Storage));
+                Some(Outcome::Window { gather: window.gather, result })
             }
             Command::ReadWindow(window) => {
                 self.windows += 1;
@@ -173,6 +194,37 @@ fn a_consumer_that_does_not_read_pins_nothing_and_may_go_on() {
         read_whole(&mut world, peer, usize::MAX);
     }
     assert!(KEPT_BYTES <= 4096 && world.ended.is_empty(), "{:?}", world.ended);
+}
+
+/// A fetch behind an answer that its peer has not taken finds what is there when that has left. What it found before would
+/// be let go, and once retention has taken it nothing is left but to end the connection.
+#[test]
+fn a_fetch_behind_an_unread_answer_is_told_what_is_there_when_its_turn_comes() {
+    let mut world = World::new();
+    let mut peer = world.connect();
+    // The socket takes the first answer but for less than is kept of one, so that nothing of it is let go.
+    world.length = (64 << 10) + 1000;
+    peer.write(&[fetch(1), fetch(2)].concat());
+    world.settle();
+    let mut all: Vec<u8> = peer.read_some(600);
+    world.settle();
+    world.is_taken = true;
+    let mut errors = Vec::new();
+    for _ in 0..20_000 {
+        all.extend(peer.read_some(5000));
+        world.turn();
+        let whole = all.first_chunk().map(|size| 4 + i32::from_be_bytes(*size) as usize);
+        if let Some(whole) = whole.filter(|whole| *whole <= all.len()) {
+            let frame: Vec<u8> = all.drain(..whole).collect();
+            let mut d = Decoder::new(&frame[4..]);
+            assert_eq!(wire::read_response_header(&mut d, ApiKey::Fetch, 11), Ok(errors.len() as i32 + 1));
+            let response = ResponseKind::decode(ApiKey::Fetch, 11, &mut d).unwrap();
+            let ResponseKind::Fetch(response) = response else { panic!("a fetch response") };
+            errors.push(response.responses[0].partitions[0].error_code);
+        }
+    }
+    let out_of_range = wire::ErrorCode::OffsetOutOfRange.code();
+    assert!(errors == [0, out_of_range] && world.ended.is_empty(), "{errors:?}, {:?}", world.ended);
 }
 
 #[test]
