@@ -64,14 +64,7 @@ pub fn run(options: DataplaneOptions, listening: impl FnOnce(String)) -> Result<
     drop(opening_arena);
     report(&opened);
     check_identity(&shared, &opened)?;
-    if shared.options.config.data.sync == settings::SyncMethod::Auto {
-        let measured = opened.superblock.flush;
-        let one_command = shared.device.may_force_unit_access();
-        tracing::info!(?measured, one_command, "how commits reach the medium, as an earlier run measured it");
-        // What was measured on another device, or by chance, is not followed where a durable write is two commands.
-        let durable = measured == nvme_log::FlushMethod::DurableWrite && one_command;
-        shared.prefers_durable_writes.store(durable, Ordering::Release);
-    }
+    follow_measurement(&shared, opened.superblock.flush);
     let wakers: Vec<Arc<std::sync::OnceLock<net::Waker>>> =
         (0..cores).map(|core| if core == 0 { Arc::clone(&waker) } else { Arc::default() }).collect();
     let sleepers: Vec<Arc<Sleeper>> = wakers.iter().map(|waker| Arc::new(sleeper_for(Arc::clone(waker)))).collect();
@@ -180,6 +173,18 @@ fn shared_counters(options: &DataplaneOptions, cores: u16) -> Result<Words, Data
         }
         Err(error) => Err(system("the counters' mapping")(error)),
     }
+}
+
+/// How commits reach the medium, where no setting says it. What was measured on another device, or by chance, is not
+/// followed where a durable write is two commands.
+fn follow_measurement(shared: &Shared, measured: nvme_log::FlushMethod) {
+    if shared.options.config.data.sync != settings::SyncMethod::Auto {
+        return;
+    }
+    let one_command = shared.device.may_force_unit_access();
+    tracing::info!(?measured, one_command, "how commits reach the medium, as an earlier run measured it");
+    let durable = measured == nvme_log::FlushMethod::DurableWrite && one_command;
+    shared.prefers_durable_writes.store(durable, Ordering::Release);
 }
 
 fn report(opened: &Opened) {
