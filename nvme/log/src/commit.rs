@@ -18,8 +18,8 @@ const QUARANTINE_EVERY: Duration = Duration::from_millis(1);
 const QUARANTINE_A_TURN: usize = 256;
 
 impl Store {
-    /// The part of a turn for which answers wait: stages what is due, emits requests in the order in which they are to be
-    /// submitted, and gives the events of this turn and of the completions before it. `poll_background` is the rest.
+    /// One turn: stages what is due, emits requests in the order in which they are to be submitted, and gives the
+    /// events of this turn and of the completions before it.
     pub fn poll(&mut self, now: Now, plan: &mut Plan, events: &mut Vec<LogEvent>) {
         if self.stopped.is_none() {
             self.poll_stalled();
@@ -31,24 +31,15 @@ impl Store {
             self.poll_checkpoint(now);
             self.poll_marker(now);
             self.poll_commits(now);
-            self.poll_pressure();
-        }
-        self.poll_reads(now);
-        plan.append(&mut self.io.plan);
-        events.append(&mut self.events);
-    }
-
-    /// The part of a turn for which nobody waits, once its answers have left: gathering a copy-out's bytes and submitting
-    /// them takes longer than everything that a produce needs.
-    pub fn poll_background(&mut self, now: Now, plan: &mut Plan, events: &mut Vec<LogEvent>) {
-        if self.stopped.is_none() {
             self.poll_cache_flush(now);
             self.poll_tails(now);
             self.poll_copy_out(now);
             self.poll_quarantine(now);
             self.poll_slabs(now);
             self.poll_ring_zeroes(now);
+            self.poll_pressure();
         }
+        self.poll_reads(now);
         plan.append(&mut self.io.plan);
         events.append(&mut self.events);
     }

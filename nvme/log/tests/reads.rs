@@ -95,7 +95,6 @@ fn what_is_read_at_the_tip_goes_before_the_backlog() {
 fn begun(node: &mut Node) -> Vec<Request> {
     let (now, mut plan, mut events) = (node.now, Plan::new(), Vec::new());
     node.store().poll(now, &mut plan, &mut events);
-    node.store().poll_background(now, &mut plan, &mut events);
     node.cores[0].events.extend(events);
     plan.into_iter().filter(|request| matches!(request.operation, Operation::Read { .. })).collect()
 }
@@ -163,7 +162,6 @@ fn reads_beside_a_commit_are_few_and_shared_by_the_cores() {
         node.store().append(now, slots[0], Append { batches: &bytes, mode }).expect("appended");
         let (mut plan, mut events) = (Plan::new(), Vec::new());
         node.store().poll(now, &mut plan, &mut events);
-        node.store().poll_background(now, &mut plan, &mut events);
         assert!(plan.iter().any(|request| request.class == Class::Commit), "a commit is in flight");
         for stretch in asked {
             node.store().read(stretch);

@@ -162,7 +162,6 @@ impl Node {
         let Node { cores, keeper, zeroed, .. } = self;
         for core in cores.iter_mut() {
             core.store.poll(now, &mut core.plan, &mut core.events);
-            core.store.poll_background(now, &mut core.plan, &mut core.events);
             while let Some(request) = core.store.take_keeper_request() {
                 keeper.on_request(now, request);
             }
