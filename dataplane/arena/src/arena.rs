@@ -5,15 +5,14 @@ use crate::pages::{PageMap, Place};
 use crate::region::{Region, RegionAddress};
 use crate::returns::{Returns, Taken};
 use base::{BLOCK_SIZE, CoreId};
-use std::cell::{Cell, RefCell};
+use std::cell::RefCell;
 use std::fmt;
 use std::rc::Rc;
 use std::sync::{Arc, OnceLock};
 
-/// So much of the memory that will be taken next is touched ahead of its use, pages enough for the largest receive chunk
-/// or copy-out.
+/// So much of the memory that will be taken next is touched ahead of its use.
 const AHEAD_PAGES: u32 = ((128 << 10) / BLOCK_SIZE) as u32;
-/// Lengths whose next places are looked at: a commit's, and a copy-out's.
+/// Lengths whose next places are looked at: a commit's, and a receive chunk's or a copy-out's as most are.
 const AHEAD_OF: [u32; 2] = [1, ((64 << 10) / BLOCK_SIZE) as u32];
 
 /// One core's memory for buffers; cloning gives another handle to it. Not `Send`: it stays on its core.
@@ -25,9 +24,16 @@ pub struct Arena {
 impl Arena {
     pub fn new(owner: CoreId, region: Region) -> Arena {
         let pages = PageMap::new(region.len() / BLOCK_SIZE);
-        let state = State { pages, slots: Vec::new(), vacant: Vec::new(), oversized: 0, taken: Taken::nothing() };
+        let state = State {
+            pages,
+            slots: Vec::new(),
+            vacant: Vec::new(),
+            oversized: 0,
+            taken: Taken::nothing(),
+            cannot_populate: false,
+        };
         let shared = Arc::new(Shared { returns: Returns::new(), region, orphans: OnceLock::new() });
-        Arena { home: Rc::new(Home { owner, shared, state: RefCell::new(state), cannot_populate: Cell::new(false) }) }
+        Arena { home: Rc::new(Home { owner, shared, state: RefCell::new(state) }) }
     }
 
     /// An arena over memory from the heap, for tests, tools and the simulator.
@@ -132,23 +138,20 @@ impl Arena {
 
     /// Where buffers were taken since the last call, lets the system put memory behind what is likely to be taken next. The
     /// first use of a page costs 0.7 us natively and 4 us and more under a hypervisor; a loop calls this when its answers
-    /// have left. Returns the bytes that were touched.
-    pub fn touch_ahead(&self) -> usize {
+    /// have left.
+    pub fn touch_ahead(&self) {
         let state = &mut *self.home.state.borrow_mut();
-        if self.home.cannot_populate.get() || !state.pages.was_taken() {
-            return 0;
+        if state.cannot_populate || !state.pages.was_taken() {
+            return;
         }
-        let mut touched = 0;
         for count in AHEAD_OF {
             let Some((page, len)) = state.pages.untouched_ahead(count, AHEAD_PAGES) else { continue };
             if !self.home.shared.region.populate(page * BLOCK_SIZE, len * BLOCK_SIZE) {
-                self.home.cannot_populate.set(true);
-                break;
+                state.cannot_populate = true;
+                return;
             }
             state.pages.note_touched(page, len);
-            touched += len * BLOCK_SIZE;
         }
-        touched
     }
 
     /// Whether `release_idle` has come to the region's end, so that its next call begins another pass.
@@ -179,8 +182,6 @@ pub(crate) struct Home {
     owner: CoreId,
     shared: Arc<Shared>,
     state: RefCell<State>,
-    /// The system or this kind of region does not touch pages ahead; it is not asked again.
-    cannot_populate: Cell<bool>,
 }
 
 /// What parcels hold on to, on any core.
@@ -206,6 +207,8 @@ struct State {
     /// Length of the one oversized buffer, zero while there is none.
     oversized: usize,
     taken: Taken,
+    /// The system or this kind of region does not touch pages ahead; it is not asked again.
+    cannot_populate: bool,
 }
 
 /// One allocation, or one parcel that was opened here.

@@ -328,7 +328,7 @@ impl Sessions {
             }
             if let Some(request) = connection.held.take() {
                 connection.held_outside = 0;
-                if !self.may_begin(stream, &request, turn.net.queued(stream)) {
+                if !self.may_begin(turn.net, stream, &request) {
                     return self.hold(stream, request);
                 }
                 self.begin(turn, stream, request);
@@ -362,9 +362,7 @@ impl Sessions {
             };
             connection.frame_since = None;
             match self.parse(stream, frame) {
-                Ok(request) if self.may_begin(stream, &request, turn.net.queued(stream)) => {
-                    self.begin(turn, stream, request);
-                }
+                Ok(request) if self.may_begin(turn.net, stream, &request) => self.begin(turn, stream, request),
                 Ok(request) => {
                     self.hold(stream, request);
                     return self.mute(turn, stream);
@@ -376,8 +374,8 @@ impl Sessions {
 
     /// The gate, the requests before it, and the link's credit let the request begin. A Fetch waits until all before it has
     /// left too: what it finds might be let go behind that, and taken by retention before its answer begins.
-    fn may_begin(&mut self, stream: StreamId, request: &Request, unsent: usize) -> bool {
-        if request.api == ApiKey::Fetch && unsent > 0 {
+    fn may_begin<S: Streams>(&mut self, net: &S, stream: StreamId, request: &Request) -> bool {
+        if request.api == ApiKey::Fetch && net.queued(stream) > 0 {
             self.flush_first(stream);
             return false;
         }

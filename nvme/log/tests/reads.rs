@@ -39,36 +39,35 @@ fn has_index(node: &mut Node, slot: LogSlot) -> bool {
     !matches!(node.store().locate(now, slot, Offset(0), upper, 1), Located::NeedsRead(ReadPlan::Index(_)))
 }
 
-#[test]
-fn the_least_recently_used_index_goes_first() {
+/// The cache of indexes has room for two of a first extent's, each of three or four entries of 32 bytes, and not for three
+/// (nor for two and what is left of one after a cut).
+fn room_for_two_indexes() -> OpenOptions {
     let mut options = options(1);
     options.store.tail_cache = 64 << 10;
-    // Two of a first extent's, each of three or four entries of 32 bytes, and not three.
     options.store.index_cache = 280;
-    let (mut node, slots) = filled(3, 30, &options);
-    let read = |node: &mut Node, slot| {
-        let upper = node.store().end_offset(slot);
-        node.fetch(0, slot, Offset(0), upper, 1).expect("it is there")
-    };
-    read(&mut node, slots[0]);
-    read(&mut node, slots[1]);
+    options
+}
+
+fn read_first(node: &mut Node, slot: LogSlot) {
+    let upper = node.store().end_offset(slot);
+    node.fetch(0, slot, Offset(0), upper, 1).expect("it is there");
+}
+
+#[test]
+fn the_least_recently_used_index_goes_first() {
+    let (mut node, slots) = filled(3, 30, &room_for_two_indexes());
+    read_first(&mut node, slots[0]);
+    read_first(&mut node, slots[1]);
     assert!(has_index(&mut node, slots[1]) && has_index(&mut node, slots[0]), "both fit, and the first was used last");
-    read(&mut node, slots[2]);
+    read_first(&mut node, slots[2]);
     assert!(has_index(&mut node, slots[0]), "what was used since stays");
     assert!(!has_index(&mut node, slots[1]), "the other has gone");
 }
 
 #[test]
 fn an_index_that_is_written_anew_after_a_cut_is_counted_once() {
-    let mut options = options(1);
-    options.store.tail_cache = 64 << 10;
-    // As above: two of a first extent's, and not two and what is left of one after a cut.
-    options.store.index_cache = 280;
-    let (mut node, slots) = filled(2, 30, &options);
-    for slot in &slots {
-        let upper = node.store().end_offset(*slot);
-        node.fetch(0, *slot, Offset(0), upper, 1).expect("it is there");
-    }
+    let (mut node, slots) = filled(2, 30, &room_for_two_indexes());
+    slots.iter().for_each(|slot| read_first(&mut node, *slot));
     let now = node.now;
     // Behind the first stretch of its first extent.
     assert_eq!(node.store().truncate(now, slots[1], Offset(3)), Ok(TruncateOutcome::Reading));

@@ -143,11 +143,12 @@ fn options(arguments: &Arguments, scenario: &Scenario, kafka: bool) -> Options {
 }
 
 /// The brokers, reference first.
-struct Pair<'a> {
+struct Pair {
     kafka: Kafka,
     pollux: Option<Pollux>,
     floor: Floor,
-    steady: &'a Steady,
+    /// Ends with them.
+    steady: Steady,
 }
 
 /// The reference's code is compiled while it runs: windows that are not counted go on until the CPU time of a request
@@ -159,8 +160,10 @@ const SETTLED: f64 = 0.93;
 /// So many windows in a row without a fall are the end.
 const SETTLED_WINDOWS: usize = 3;
 
-impl<'a> Pair<'a> {
-    fn start(arguments: &Arguments, durability: &str, steady: &'a Steady) -> Result<Pair<'a>> {
+impl Pair {
+    fn start(arguments: &Arguments, durability: &str) -> Result<Pair> {
+        let cores = [arguments.broker_core, arguments.client_core];
+        let steady = if arguments.steady && durability == "cache" { Steady::begin(&cores)? } else { Steady::default() };
         let prefix: Vec<String> = ["taskset", "-c", &arguments.broker_core.to_string()].map(str::to_owned).to_vec();
         let wishes = Wishes {
             prefix,
@@ -189,7 +192,7 @@ impl<'a> Pair<'a> {
             _ => &self.kafka,
         };
         let options = options(arguments, scenario, kafka);
-        let window = compare::window(broker, &self.pids()?, arguments.broker_core, self.steady, &options)?;
+        let window = compare::window(broker, &self.pids()?, arguments.broker_core, &self.steady, &options)?;
         println!(
             "  {:6} {}; others took {:.1} % of a core{}",
             broker.name(),
@@ -206,7 +209,7 @@ impl<'a> Pair<'a> {
         let options = Options { warm_up: Duration::ZERO, ..options(arguments, &warming, true) };
         let (mut cheapest, mut settled) = (f64::INFINITY, 0);
         for number in 1..=WARMING_MAX {
-            let window = compare::window(&self.kafka, &self.pids()?, arguments.broker_core, self.steady, &options)?;
+            let window = compare::window(&self.kafka, &self.pids()?, arguments.broker_core, &self.steady, &options)?;
             let cost = window.spent.cpu.as_secs_f64() * 1e6 / window.outcome.counted.max(1) as f64;
             settled = if cost < cheapest * SETTLED { 0 } else { settled + 1 };
             cheapest = cheapest.min(cost);
@@ -258,7 +261,7 @@ fn machine(arguments: &Arguments, scenario: &Scenario, floor: &Floor) -> Result<
 }
 
 /// Returns how many of its gates were missed.
-fn scenario(arguments: &Arguments, scenario: &Scenario, pair: &Pair<'_>) -> Result<usize> {
+fn scenario(arguments: &Arguments, scenario: &Scenario, pair: &Pair) -> Result<usize> {
     println!("{} (Pollux: durability {}, Kafka: {:?})", scenario.name, scenario.durability, scenario.kafka);
     // Once each at the rate itself, not counted either.
     pair.window(arguments, scenario, true)?;
@@ -318,10 +321,7 @@ fn run(arguments: &Arguments) -> Result<usize> {
     let chosen: Vec<&Scenario> = SCENARIOS.iter().filter(chosen).collect();
     // The reference is warmed once for all scenarios under the same promise.
     for scenarios in chosen.chunk_by(|a, b| a.durability == b.durability) {
-        let durability = scenarios[0].durability;
-        let cores = [arguments.broker_core, arguments.client_core];
-        let steady = if arguments.steady && durability == "cache" { Steady::begin(&cores)? } else { Steady::default() };
-        let pair = Pair::start(arguments, durability, &steady)?;
+        let pair = Pair::start(arguments, scenarios[0].durability)?;
         pair.warm(arguments)?;
         for chosen in scenarios {
             missed += scenario(arguments, chosen, &pair)?;
