@@ -58,6 +58,8 @@ pub struct Core<S: Streams, N, O> {
     pub(crate) counters: CoreCounters,
     pub(crate) watch: Watch,
     plan: Plan,
+    /// What nobody's answer waits for; the turn's end submits it.
+    background: Plan,
     /// Work for which the helpers had no room, in order.
     pub(crate) work_waiting: VecDeque<(Class, JobToken, Box<dyn base::Work>)>,
     scratch: Scratch,
@@ -166,6 +168,7 @@ impl<S: Streams, N: Namespace, O: Offload> Core<S, N, O> {
             watch: Watch::new(parts.clocks, parts.counters.clone()),
             counters: parts.counters,
             plan: Plan::new(),
+            background: Plan::new(),
             work_waiting: VecDeque::new(),
             scratch: Scratch::default(),
             duties_in_hand: None,
@@ -214,7 +217,9 @@ impl<S: Streams, N: Namespace, O: Offload> Core<S, N, O> {
         self.watch.step(Step::Link);
         self.flush_link();
         self.mesh.flush();
-        // Where nobody waits for it: memory for what the next turns take.
+        // 11. Last what nobody waits for: a copy-out's write costs its submitter 70 to 115 us in the kernel, which was the
+        // 99th percentile of a produce when it went before the answers.
+        work += self.submit_background(now);
         self.store_arena.touch_ahead();
         self.arena.touch_ahead();
         if work > 0 {
@@ -319,6 +324,11 @@ impl<S: Streams, N: Namespace, O: Offload> Core<S, N, O> {
         if let Some(office) = &mut self.office {
             office.log_keeper.poll(now, &mut self.plan);
         }
+        for _ in 0..self.plan.len() {
+            let Some(request) = self.plan.pop_front() else { break };
+            let queue = if request.class.is_awaited() { &mut self.plan } else { &mut self.background };
+            queue.push_back(request);
+        }
         self.watch.step(Step::Device);
         let count = if self.plan.is_empty() {
             0
@@ -330,6 +340,16 @@ impl<S: Streams, N: Namespace, O: Offload> Core<S, N, O> {
         let heard = self.hear_log(now);
         self.carry_keeper_requests(now);
         count + heard
+    }
+
+    fn submit_background(&mut self, now: Now) -> usize {
+        self.watch.step(Step::Log);
+        self.store.poll_background(now, &mut self.background, self.log_events.inlet());
+        if self.background.is_empty() {
+            return 0;
+        }
+        self.watch.step(Step::Device);
+        self.namespace.submit_plan(now, &mut self.background)
     }
 
     /// A device that completes within the submission (the page cache) is answered in the turn that wrote.
@@ -474,7 +494,8 @@ impl<S: Streams, N: Namespace, O: Offload> Core<S, N, O> {
 
     /// The last look before sleeping: nothing may have come since the turn.
     pub fn may_sleep(&mut self) -> bool {
-        self.mesh.is_empty() && !self.mesh.is_congested() && self.plan.is_empty() && self.log_events.is_empty()
+        let nothing_to_submit = self.plan.is_empty() && self.background.is_empty() && !self.store.is_owed_a_turn();
+        self.mesh.is_empty() && !self.mesh.is_congested() && nothing_to_submit && self.log_events.is_empty()
     }
 
     /// Why the dataplane has to end, once what waited for the namespace has been answered: only an opening can say what

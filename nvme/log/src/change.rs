@@ -26,7 +26,7 @@ impl Store {
         if self.by_id.contains_key(&partition) {
             return Err(ChangeError::Exists);
         }
-        self.refuse_new()?;
+        self.refuse_new(now)?;
         self.reserve_change(SMALL)?;
         let shard = self.shard_for_new(now);
         let version = self.shard_mut(shard).take_version();
@@ -41,13 +41,30 @@ impl Store {
 
     /// A partition more takes room in every checkpoint from now on, the one that ends the next opening too. Where there is
     /// none for data either, or only the part of the ring is left that deletions need, none is made (rule 9).
-    fn refuse_new(&mut self) -> Result<(), ChangeError> {
-        let full = self.is_starved() || self.full && !self.shards.iter().any(Shard::holds_another);
+    fn refuse_new(&mut self, now: Now) -> Result<(), ChangeError> {
+        let starved = self.is_starved();
+        let full = starved || self.full && !self.shards.iter().any(Shard::holds_another);
         if full || !self.lane.has_room(SMALL, false) {
             self.someone_waits = true;
+            if full && !starved {
+                // What another core frees is told to nobody: whoever was refused asks again.
+                let shard = self.shard_without_slab().or_else(|| self.least_loaded_shard());
+                self.request_slab(now, shard.expect("a core has shards"), SlabNeed::Data);
+            }
             return Err(if full { ChangeError::Full } else { ChangeError::Pressure });
         }
         Ok(())
+    }
+
+    fn least_loaded_shard(&self) -> Option<ShardId> {
+        self.shards.iter().min_by_key(|shard| (shard.partitions, shard.id)).map(|shard| shard.id)
+    }
+
+    /// The shard whose first slab is on its way, else the least-loaded without one.
+    fn shard_without_slab(&self) -> Option<ShardId> {
+        let without = self.shards.iter().filter(|shard| shard.space.total_units() == 0);
+        let coming = without.clone().find(|shard| matches!(shard.slab_request, SlabRequest::Sent { .. }));
+        coming.or_else(|| without.min_by_key(|shard| (shard.partitions, shard.id))).map(|shard| shard.id)
     }
 
     /// The least-loaded shard among those that have a slab; another is asked for meanwhile, so that the next ones
@@ -57,10 +74,7 @@ impl Store {
         let full = self.full;
         let takes = |shard: &&Shard| shard.space.total_units() > 0 && (!full || shard.holds_another());
         let found = self.shards.iter().filter(takes).min_by_key(load).map(|shard| (shard.id, shard.partitions));
-        let without = |shard: &&Shard| shard.space.total_units() == 0;
-        let coming =
-            self.shards.iter().filter(without).find(|shard| matches!(shard.slab_request, SlabRequest::Sent { .. }));
-        let next = coming.or_else(|| self.shards.iter().filter(without).min_by_key(load)).map(|shard| shard.id);
+        let next = self.shard_without_slab();
         if let Some(next) = next
             && found.is_none_or(|(_, partitions)| partitions > 0)
         {

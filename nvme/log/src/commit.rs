@@ -18,8 +18,8 @@ const QUARANTINE_EVERY: Duration = Duration::from_millis(1);
 const QUARANTINE_A_TURN: usize = 256;
 
 impl Store {
-    /// One turn: stages what is due, emits requests in the order in which they are to be submitted, and gives the
-    /// events of this turn and of the completions before it.
+    /// The part of a turn for which answers wait: stages what is due, emits requests in the order in which they are to be
+    /// submitted, and gives the events of this turn and of the completions before it. `poll_background` is the rest.
     pub fn poll(&mut self, now: Now, plan: &mut Plan, events: &mut Vec<LogEvent>) {
         if self.stopped.is_none() {
             self.poll_stalled();
@@ -31,17 +31,34 @@ impl Store {
             self.poll_checkpoint(now);
             self.poll_marker(now);
             self.poll_commits(now);
+            self.poll_pressure();
+        }
+        self.poll_reads(now);
+        plan.append(&mut self.io.plan);
+        events.append(&mut self.events);
+    }
+
+    /// The part of a turn for which nobody waits, once its answers have left: gathering a copy-out's bytes and submitting
+    /// them takes longer than everything that a produce needs.
+    pub fn poll_background(&mut self, now: Now, plan: &mut Plan, events: &mut Vec<LogEvent>) {
+        let open = self.lane.has_open();
+        if self.stopped.is_none() {
             self.poll_cache_flush(now);
             self.poll_tails(now);
             self.poll_copy_out(now);
             self.poll_quarantine(now);
             self.poll_slabs(now);
             self.poll_ring_zeroes(now);
-            self.poll_pressure();
         }
-        self.poll_reads(now);
+        self.staged_behind = !open && self.lane.has_open();
         plan.append(&mut self.io.plan);
         events.append(&mut self.events);
+    }
+
+    /// Whether `poll_background` has left what only the next turn takes up: requests to the keeper, a record to commit,
+    /// room that somebody waits for. Whoever sleeps first leaves it until some deadline.
+    pub fn is_owed_a_turn(&self) -> bool {
+        !self.requests.is_empty() || self.staged_behind || (self.someone_waits && self.room_made)
     }
 
     pub fn on_completion(&mut self, now: Now, completion: Completion, events: &mut Vec<LogEvent>) {

@@ -164,14 +164,35 @@ impl Store {
             if let Some(entry) = last {
                 below((WallMillis(entry.largest_timestamp), largest_of(entry)), &mut best);
             }
-            // The stretch that reaches beyond `upper` is the newest there is: it is in memory.
+            // Of the stretch that reaches beyond `upper` some batches may lie below it.
             let walked = extent.position + last.map_or(0, IndexEntry::end);
-            let pieces = &partition.tail.pieces;
-            let start = pieces.partition_point(|piece| piece.end() <= walked);
-            for piece in pieces.iter().skip(start).take_while(|piece| piece.last < upper) {
-                let header = piece.ready().and_then(|bytes| BatchHeader::from_bytes(bytes.first_chunk()?).ok());
-                if let Some(header) = header.filter(|_| !piece.is_rest) {
-                    below((header.max_timestamp, header.base_offset), &mut best);
+            let crossing = entries.get(count);
+            if crossing.is_some_and(|entry| Offset(extent.base_offset.0 + i64::from(entry.offset)) >= upper) {
+                continue;
+            }
+            match crossing {
+                // The log has gone on since `upper` was its watermark, and the tail's pieces have left memory.
+                Some(entry) if partition.tail.at_position(walked).is_none() => {
+                    if extent.is_given_up(u64::from(entry.position)) {
+                        continue;
+                    }
+                    let stretch = stretch_of(slot, extent, entry);
+                    let bytes = self.cache.get(&stretch).ok_or(ReadPlan::Stretch(stretch))?;
+                    let mut rest = &bytes[..];
+                    while let Ok((view, after)) = BatchView::parse(rest) {
+                        below((view.header().max_timestamp, view.header().base_offset), &mut best);
+                        rest = after;
+                    }
+                }
+                _ => {
+                    let pieces = &partition.tail.pieces;
+                    let start = pieces.partition_point(|piece| piece.end() <= walked);
+                    for piece in pieces.iter().skip(start).take_while(|piece| piece.last < upper) {
+                        let header = piece.ready().and_then(|bytes| BatchHeader::from_bytes(bytes.first_chunk()?).ok());
+                        if let Some(header) = header.filter(|_| !piece.is_rest) {
+                            below((header.max_timestamp, header.base_offset), &mut best);
+                        }
+                    }
                 }
             }
         }

@@ -57,6 +57,8 @@ pub struct Store {
     pub(crate) pressure: PressureLevel,
     /// Someone was refused for pressure, and something changed since that may help.
     pub(crate) someone_waits: bool,
+    /// A turn's background part has begun a commit.
+    pub(crate) staged_behind: bool,
     pub(crate) room_made: bool,
     pub(crate) requests: VecDeque<KeeperRequest>,
     pub(crate) truncations: BTreeSet<LogSlot>,

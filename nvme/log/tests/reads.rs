@@ -77,6 +77,46 @@ fn an_index_that_is_written_anew_after_a_cut_is_counted_once() {
     assert!(has_index(&mut node, slots[0]) && has_index(&mut node, slots[1]), "both fit still");
 }
 
+/// The largest time below an offset, whatever has left memory meanwhile: the log goes on while it is looked for (seed
+/// 1796700162 of the node's simulation).
+#[test]
+fn the_largest_time_below_any_offset_is_found() {
+    let mut options = options(1);
+    options.store.tail_cache = 4 << 10;
+    options.store.read_cache = 64 << 10;
+    let (mut node, _) = filled(0, 0, &options);
+    let mut random = Random::from_seed(77);
+    let now = node.now;
+    let slot = node.store().create(now, partition(7), 0, LogConfig::keep_everything()).expect("created");
+    // For each batch: the offset after it, and the largest time so far with the base offset of the first that has it.
+    let mut wanted: Vec<(Offset, WallMillis, Offset)> = Vec::new();
+    for number in 0..300 {
+        let at = WallMillis(1_700_000_000_000 + number * 10 - random.below(200) as i64);
+        let size = if number % 40 == 17 { 40_000 } else { 1000 + random.below(3000) as usize };
+        let records = 1 + random.below(3) as usize;
+        let bytes = batch(&mut random, records, size, at);
+        let appended = node.append(slot, &bytes, 0).expect("appended");
+        let (time, base) = (batch::BatchView::parse(&bytes).expect("a batch").0.header().max_timestamp, appended.first);
+        let before = wanted.last().map(|(_, time, base)| (*time, *base)).filter(|(before, _)| *before >= time);
+        let (time, base) = before.unwrap_or((time, base));
+        wanted.push((node.store().end_offset(slot), time, base));
+    }
+    node.settle();
+    node.turns(500);
+    for (upper, time, base) in wanted {
+        let found = loop {
+            match node.store().largest_timestamp_below(slot, upper) {
+                Ok(found) => break found,
+                Err(plan) => {
+                    let ticket = node.store().read(plan);
+                    node.wait_read(0, ticket).expect("it can be read");
+                }
+            }
+        };
+        assert_eq!(found, Some((time, base)), "below {upper}");
+    }
+}
+
 #[test]
 fn what_is_read_at_the_tip_goes_before_the_backlog() {
     let mut options = options(1);
@@ -94,6 +134,7 @@ fn what_is_read_at_the_tip_goes_before_the_backlog() {
 fn begun(node: &mut Node) -> Vec<Request> {
     let (now, mut plan, mut events) = (node.now, Plan::new(), Vec::new());
     node.store().poll(now, &mut plan, &mut events);
+    node.store().poll_background(now, &mut plan, &mut events);
     node.cores[0].events.extend(events);
     plan.into_iter().filter(|request| matches!(request.operation, Operation::Read { .. })).collect()
 }
@@ -161,6 +202,7 @@ fn reads_beside_a_commit_are_few_and_shared_by_the_cores() {
         node.store().append(now, slots[0], Append { batches: &bytes, mode }).expect("appended");
         let (mut plan, mut events) = (Plan::new(), Vec::new());
         node.store().poll(now, &mut plan, &mut events);
+        node.store().poll_background(now, &mut plan, &mut events);
         assert!(plan.iter().any(|request| request.class == Class::Commit), "a commit is in flight");
         for stretch in asked {
             node.store().read(stretch);

@@ -246,6 +246,7 @@ impl Load {
         let now = self.now();
         for core in &mut self.cores {
             core.store.poll(now, &mut core.plan, &mut core.events);
+            core.store.poll_background(now, &mut core.plan, &mut core.events);
             while let Some(request) = core.store.take_keeper_request() {
                 self.keeper.on_request(now, request);
             }

@@ -303,6 +303,38 @@ fn a_full_namespace_refuses_partitions_and_opens() {
     create(&mut node, 1001);
 }
 
+/// A core that was refused a slab asks again by itself: that another core has given one back it is not told (seeds
+/// 1796700018 and 1796700234 of the node's simulation).
+#[test]
+fn what_one_core_frees_is_another_s_that_was_refused() {
+    let options = options(2);
+    let (mut node, mut random) = growing(48, 0, 110, &options);
+    node.disk.set_faults(FaultPlan { growth_refused: PerMillion::ALWAYS, ..FaultPlan::none() });
+    node.turns(200);
+    let hog = create(&mut node, 1000);
+    let large = batch(&mut random, 1, 200_000, node.now.wall);
+    let mut refused = 0;
+    while refused < 3 {
+        refused += u32::from(node.append(hog, &large, 0).is_err());
+        node.turns(200);
+    }
+    let make = |node: &mut Node, number| {
+        let now = node.now;
+        node.cores[1].store.create(now, partition(number), 0, LogConfig::keep_everything()).err()
+    };
+    // Its first partition asks for its first slab, and there is none.
+    assert_eq!(make(&mut node, 2000), None);
+    node.turns(1000);
+    assert_eq!(make(&mut node, 2001), Some(ChangeError::Full));
+    node.store().delete(hog).expect("deleted");
+    let mut turns = 0;
+    while make(&mut node, 2001).is_some() {
+        node.turns(10);
+        turns += 10;
+        assert!(turns < 100_000, "{} slabs are free, and the partition is refused", node.keeper.unowned());
+    }
+}
+
 /// What producers did takes more room in checkpoints than in the journal, a snapshot at each segment's base most of all:
 /// the opening has to grow the file before it can end.
 #[test]

@@ -27,6 +27,13 @@ pub enum Class {
     Background,
 }
 
+impl Class {
+    /// Somebody's answer waits for it. The rest may be submitted after the answers of a turn have left.
+    pub fn is_awaited(self) -> bool {
+        self < Class::CopyOut
+    }
+}
+
 /// What "complete" promises of a write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Promise {

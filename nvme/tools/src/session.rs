@@ -92,6 +92,7 @@ impl<'a, N: Namespace> Session<'a, N> {
         let now = (self.time)();
         let Session { queue, store, keeper, plan, completions, events, .. } = self;
         store.poll(now, plan, events);
+        store.poll_background(now, plan, events);
         while let Some(request) = store.take_keeper_request() {
             keeper.on_request(now, request);
         }

@@ -98,6 +98,7 @@ impl Admin {
     }
 
     fn on_answer(&mut self, context: &mut Context<'_>, answer: ResponseKind) {
+        let now = context.now.monotonic;
         let question = self.asked.take().expect("it was asked for");
         match (question, answer) {
             (Question::Delete { partition, offset, floor }, ResponseKind::DeleteRecords(answer)) => {
@@ -105,7 +106,7 @@ impl Admin {
                 if self.is_fine(context, partition, told.error_code) {
                     let gone = context.model.is_deleted(partition);
                     assert!(told.low_watermark >= offset || gone, "{partition}: {told:?} to {offset}");
-                    context.model.promised(partition, floor, told.low_watermark);
+                    context.model.promised(now, partition, floor, told.low_watermark);
                     context.model.stats.deleted_records += 1;
                 }
             }
@@ -115,8 +116,8 @@ impl Admin {
                     return;
                 }
                 match at {
-                    -1 => context.model.told(partition, floor, Some(told.offset), None),
-                    -2 => context.model.told(partition, floor, None, Some(told.offset)),
+                    -1 => context.model.told(now, partition, floor, Some(told.offset), None),
+                    -2 => context.model.told(now, partition, floor, None, Some(told.offset)),
                     _ => {
                         // The largest time is a deleted record's while its segment is there.
                         let known = at == -3 || told.offset == -1 || told.offset >= floor.log_start;

@@ -249,13 +249,13 @@ impl Consumer {
             }
             let floor = floors[&partition];
             if self.options.reset == EARLIEST {
-                context.model.told(partition, floor, None, Some(one.offset));
+                context.model.told(context.now.monotonic, partition, floor, None, Some(one.offset));
                 if let Some(gone) = followed.out_of_range.take() {
                     let deleted = context.model.is_deleted(partition) || context.model.losses > 0;
                     assert!(one.offset > gone || deleted, "{partition} starts at {}, {gone} was refused", one.offset);
                 }
             } else {
-                context.model.told(partition, floor, Some(one.offset), None);
+                context.model.told(context.now.monotonic, partition, floor, Some(one.offset), None);
             }
             (followed.position, followed.began) = (Some(one.offset), one.offset);
         }
@@ -408,7 +408,7 @@ impl Consumer {
             return;
         }
         let log_start = (self.options.version >= 5).then_some(told.log_start_offset);
-        context.model.told(partition, question.floor, Some(told.high_watermark), log_start);
+        context.model.told(context.now.monotonic, partition, question.floor, Some(told.high_watermark), log_start);
         let next = context.model.served(context.now.monotonic, partition, question.position, &records);
         assert!(
             next <= told.high_watermark.max(question.position),

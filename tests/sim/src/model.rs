@@ -5,7 +5,7 @@ use crate::pattern;
 use crate::plane::Cluster;
 use base::{Monotonic, PartitionId};
 use batch::{BatchView, Records, TimestampType};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
 /// Under `durability = "cache"` what is older than this when the power goes must be there afterwards.
@@ -31,7 +31,6 @@ pub struct Sent {
 pub struct Placed {
     pub batch: u64,
     pub next: i64,
-    at: Monotonic,
     bytes: usize,
     /// What it looked like when it was first served: it never looks different.
     seen: Option<Seen>,
@@ -64,6 +63,8 @@ pub struct Log {
     /// start that retention moved, or that waits to be durable, is told before a crash is sure to leave it.
     pub log_start: i64,
     promised_start: i64,
+    /// When the watermark and the promised start rose, and to what: the last step that is old, and the young ones.
+    risen: VecDeque<Risen>,
     /// The highest that DeleteRecords has asked for, whether it was answered or not.
     pub deletes_asked: i64,
     pub rules: Rules,
@@ -71,6 +72,24 @@ pub struct Log {
     /// Bytes sent to it, but for those that are known to be gone.
     bytes: usize,
     largest: usize,
+}
+
+/// What was told of a log up to a moment.
+#[derive(Clone, Copy, Debug)]
+struct Risen {
+    at: Monotonic,
+    watermark: i64,
+    promised_start: i64,
+}
+
+impl Log {
+    fn rise(&mut self, now: Monotonic) {
+        let risen = Risen { at: now, watermark: self.watermark, promised_start: self.promised_start };
+        self.risen.push_back(risen);
+        while self.risen.get(1).is_some_and(|next| now.since(next.at) >= CACHE_LOSS_MAX) {
+            self.risen.pop_front();
+        }
+    }
 }
 
 /// What a client remembers of a log when it asks, against which the answer is held.
@@ -179,10 +198,13 @@ impl Model {
             Told::Placed { batch, base, at, bytes } => self.place(at, batch, base, bytes),
             Told::Stamped(partition, base, time) => self.stamp(partition, base, time),
             Told::Seen(partition, base, seen) => self.see_as(partition, base, seen),
+            // Nothing of a recording is young: no power fails in it under the weaker durability.
             Told::Raised(partition, watermark, log_start) => {
-                self.told(partition, Floor::default(), Some(watermark), Some(log_start));
+                self.told(Monotonic::ZERO, partition, Floor::default(), Some(watermark), Some(log_start));
             }
-            Told::Promised(partition, log_start) => self.promised(partition, Floor::default(), log_start),
+            Told::Promised(partition, log_start) => {
+                self.promised(Monotonic::ZERO, partition, Floor::default(), log_start);
+            }
             Told::DeletesAsked(partition, offset) => self.ask_to_delete(partition, offset),
             Told::Metadata(_) => {}
         }
@@ -298,13 +320,23 @@ impl Model {
         if let Some((other, placed)) = before.or(after) {
             panic!("batch {batch} is at {base}..{next} of {partition}, where {placed:?} at {other} was before");
         }
-        log.placed.insert(base, Placed { batch, next, at: now, bytes, seen: None, stamped: None });
-        log.watermark = log.watermark.max(next);
+        log.placed.insert(base, Placed { batch, next, bytes, seen: None, stamped: None });
+        if next > log.watermark {
+            log.watermark = next;
+            log.rise(now);
+        }
         self.note(|| Told::Placed { batch, base, at: now, bytes });
     }
 
     /// Someone was told a watermark and a log start; `floor` is what was known when the request left.
-    pub fn told(&mut self, partition: PartitionId, floor: Floor, watermark: Option<i64>, log_start: Option<i64>) {
+    pub fn told(
+        &mut self,
+        now: Monotonic,
+        partition: PartitionId,
+        floor: Floor,
+        watermark: Option<i64>,
+        log_start: Option<i64>,
+    ) {
         let log = self.log(partition);
         if log.deleted {
             return;
@@ -329,19 +361,25 @@ impl Model {
                 let gone = gone.filter(|(_, one)| one.next <= log_start).map(|(_, one)| one.bytes).sum();
                 log.bytes = log.bytes.saturating_sub(gone);
                 log.log_start = log_start;
+                // No log starts beyond its watermark.
+                log.watermark = log.watermark.max(log_start);
             }
         }
-        let now = (log.watermark, log.log_start);
-        if now != before {
-            self.note(|| Told::Raised(partition, now.0, now.1));
+        if log.watermark > before.0 {
+            log.rise(now);
+        }
+        let after = (log.watermark, log.log_start);
+        if after != before {
+            self.note(|| Told::Raised(partition, after.0, after.1));
         }
     }
 
     /// DeleteRecords was answered.
-    pub fn promised(&mut self, partition: PartitionId, floor: Floor, log_start: i64) {
-        self.told(partition, floor, None, Some(log_start));
+    pub fn promised(&mut self, now: Monotonic, partition: PartitionId, floor: Floor, log_start: i64) {
+        self.told(now, partition, floor, None, Some(log_start));
         let log = self.log(partition);
         log.promised_start = log.promised_start.max(log_start);
+        log.rise(now);
         self.note(|| Told::Promised(partition, log_start));
     }
 
@@ -420,19 +458,20 @@ impl Model {
         batch
     }
 
-    /// The power went under `durability = "cache"`: what was young when the node last ran is uncertain.
+    /// The power went under `durability = "cache"`: what was young when the node last ran is uncertain. All that lies
+    /// below a watermark that was told earlier is not, whenever it was placed.
     pub fn lose_young(&mut self, ran_at: Monotonic) {
         self.losses += 1;
         for log in self.logs.values_mut().filter(|log| !log.deleted) {
-            let young = |placed: &Placed| ran_at.since(placed.at) < CACHE_LOSS_MAX;
-            let first = log.placed.iter().find(|(_, placed)| young(placed)).map(|(base, _)| *base);
-            let Some(first) = first else { continue };
-            for placed in log.placed.split_off(&first).into_values() {
+            let old = |risen: &&Risen| ran_at.since(risen.at) >= CACHE_LOSS_MAX;
+            let old = log.risen.iter().rev().find(old).copied();
+            let old = old.unwrap_or(Risen { at: ran_at, watermark: 0, promised_start: 0 });
+            for placed in log.placed.split_off(&old.watermark).into_values() {
                 self.sent[placed.batch as usize].offset = None;
             }
-            log.watermark = log.watermark.min(first);
-            log.promised_start = log.promised_start.min(first);
-            log.log_start = log.promised_start;
+            (log.watermark, log.promised_start) = (old.watermark, old.promised_start);
+            log.log_start = old.promised_start;
+            log.risen = VecDeque::from([old]);
         }
     }
 

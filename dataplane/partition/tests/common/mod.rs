@@ -137,6 +137,7 @@ impl Node {
     pub fn turn(&mut self) {
         let now = self.now;
         self.store.poll(now, &mut self.plan, &mut self.events);
+        self.store.poll_background(now, &mut self.plan, &mut self.events);
         while let Some(request) = self.store.take_keeper_request() {
             self.keeper.on_request(now, request);
         }

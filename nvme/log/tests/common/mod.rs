@@ -162,7 +162,10 @@ impl Node {
         let Node { cores, keeper, zeroed, .. } = self;
         for core in cores.iter_mut() {
             core.store.poll(now, &mut core.plan, &mut core.events);
+            core.store.poll_background(now, &mut core.plan, &mut core.events);
+            let owed = core.store.is_owed_a_turn();
             while let Some(request) = core.store.take_keeper_request() {
+                assert!(owed, "a core that sleeps now carries {request:?} at some deadline only");
                 keeper.on_request(now, request);
             }
         }

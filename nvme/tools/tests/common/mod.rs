@@ -109,6 +109,7 @@ impl Node {
         let now = self.now;
         for (core, store) in self.stores.iter_mut().enumerate() {
             store.poll(now, &mut self.plans[core], &mut self.events[core]);
+            store.poll_background(now, &mut self.plans[core], &mut self.events[core]);
             while let Some(request) = store.take_keeper_request() {
                 self.keeper.on_request(now, request);
             }
