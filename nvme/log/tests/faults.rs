@@ -375,3 +375,45 @@ fn an_extent_taken_for_a_batch_behind_a_gap_that_was_lost_hides_nothing() {
     }
     assert!(empty > 0, "no cut left an extent beyond the end");
 }
+
+/// An opening that crashes leaves alone what commits wrote before a cut: the next opening holds those commits to it, and a
+/// commit that it rejects takes everything behind it along (seed 1796600157).
+#[test]
+fn an_opening_that_crashes_writes_over_nothing_that_a_commit_vouches_for() {
+    let mut options = options(1);
+    options.store.durability = Durability::Cache;
+    options.store.cache_flush_interval = Duration::from_secs(3600);
+    // What is inline is copied out soon, of which no commit tells.
+    options.store.copy_out_window = 4096;
+    let mut crashed = 0;
+    for turns in 1..60 {
+        let disk = SimDisk::new(SimOptions::new(64 * 256), Random::from_seed(130 + turns));
+        let (mut random, mut now) = (Random::from_seed(131), START);
+        format(&disk, 2, 0, &mut random, &mut now);
+        let mut node = open(&disk, &options, &mut random, &mut now);
+        let slot = node.store().create(now, partition(1), 0, LogConfig::keep_everything()).expect("created");
+        let mut sizes = vec![9000, 20_000, 25_000, 70_000].into_iter();
+        let mut append = |node: &mut Node, size| {
+            let bytes = batch(&mut random, 1, size, node.now.wall);
+            node.append(slot, &bytes, 0).expect("appended");
+            // No flush is due that states it durable.
+            node.turns(10);
+            assert_eq!(node.store().durable_offset(slot), node.store().end_offset(slot));
+        };
+        sizes.by_ref().for_each(|size| append(&mut node, size));
+        let now = node.now;
+        node.store().truncate(now, slot, Offset(1)).expect("cut");
+        append(&mut node, 500);
+        append(&mut node, 600);
+        let end = node.store().end_offset(slot);
+        let before = node.read_all(0, slot, end, 1 << 20);
+        let (disk, mut now) = node.kill();
+        crashed += u32::from(try_open(&disk, &options, &mut random, &mut now, turns as usize).is_none());
+        let mut node = open(&disk, &options, &mut random, &mut now);
+        assert!(node.report.rejected.is_empty(), "after {turns} turns of an opening: {:?}", node.report.rejected);
+        let slot = node.store().find(partition(1)).expect("recovered");
+        assert_eq!(node.store().end_offset(slot), end);
+        assert_eq!(node.read_all(0, slot, end, 1 << 20), before, "after {turns} turns of an opening");
+    }
+    assert!(crashed > 10, "{crashed}");
+}

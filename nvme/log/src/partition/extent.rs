@@ -341,7 +341,6 @@ impl Extent {
         if self.index_write == IndexWrite::InFlight {
             self.index_write = IndexWrite::Void;
         }
-        self.direct.retain(|(from, _)| *from < len);
         self.given_up.retain(|range| u64::from(range.from) < len);
         if let Some(last) = self.given_up.last_mut() {
             last.to = last.to.min(len as u32);
@@ -349,9 +348,12 @@ impl Extent {
         self.forget_lost_index();
     }
 
-    /// Where the index blocks go: behind the data and behind everything that was written before a cut.
+    /// Where the index blocks go: behind the data and behind everything that was written before a cut. A direct write of
+    /// which an opening knows only by a commit is part of that: should the opening crash, and the cut be lost with the
+    /// power, the next one holds the commit to these blocks.
     pub fn index_place(&self) -> Option<IndexPlace> {
-        let from = self.writable_until().max(self.submitted) / BLOCK;
+        let direct = self.direct.iter().map(|(_, to)| *to).max().unwrap_or(0);
+        let from = self.writable_until().max(self.submitted).max(direct) / BLOCK;
         let blocks = index_blocks(self.entries.len());
         let fits = from + blocks <= self.address.order.blocks();
         (fits && blocks > 0).then_some(IndexPlace { block: from as u32, entries: self.entries.len() as u32 })
