@@ -45,21 +45,18 @@ impl Partitions {
     fn delete_entries(&mut self, store: &mut Store, token: OperationToken, entries: Vec<DeleteRecordsEntry>) {
         for entry in entries {
             let index = entry.index;
-            match self.delete_entry(store, token, entry) {
-                Ok(None) => {}
-                Ok(Some(start)) => self.on_deleted(token, index, Ok(start)),
-                Err(error) => self.on_deleted(token, index, Err(error)),
+            if let Err(error) = self.delete_entry(store, token, entry) {
+                self.on_deleted(token, index, Err(error));
             }
         }
     }
 
-    /// The log's start, where it need not move.
     fn delete_entry(
         &mut self,
         store: &mut Store,
         operation: OperationToken,
         entry: DeleteRecordsEntry,
-    ) -> Result<Option<Offset>, DeleteRecordsError> {
+    ) -> Result<(), DeleteRecordsError> {
         let (token, replica) = self.leading(entry.partition, None).map_err(DeleteRecordsError::Partition)?;
         if !replica.settings.cleanup_policy.delete {
             return Err(DeleteRecordsError::PolicyViolation);
@@ -69,10 +66,8 @@ impl Partitions {
             return Err(DeleteRecordsError::OutOfRange);
         }
         let log = replica.log;
+        // Where it lies before the start already, retention may have moved that, and not durably yet: the store knows.
         let start = store.log_start(log);
-        if to <= start && replica.deletes.is_empty() {
-            return Ok(Some(start));
-        }
         match store.set_log_start(log, to) {
             Ok(()) => {
                 let index = entry.index;
@@ -82,7 +77,7 @@ impl Partitions {
                 if let Some(Some(Operation::Delete(delete))) = self.operations.get_mut(operation.0) {
                     delete.waiting_in.push(token);
                 }
-                Ok(None)
+                Ok(())
             }
             Err(ChangeError::Pressure) => {
                 if let Some(Some(Operation::Delete(delete))) = self.operations.get_mut(operation.0) {
@@ -91,7 +86,7 @@ impl Partitions {
                     }
                     delete.refused.push(entry);
                 }
-                Ok(None)
+                Ok(())
             }
             Err(ChangeError::OutOfRange) => Err(DeleteRecordsError::OutOfRange),
             Err(ChangeError::Stopped | ChangeError::Full) => {

@@ -183,10 +183,13 @@ impl Store {
         if to > partition.durable {
             return Err(ChangeError::OutOfRange);
         }
-        if to <= partition.log_start {
-            self.events.push(LogEvent::LogStartMoved { slot, to: partition.log_start });
+        let start = partition.log_start;
+        if to <= start && self.lane.is_idle() {
+            self.events.push(LogEvent::LogStartMoved { slot, to: start });
             return Ok(());
         }
+        // The one that moved it there may be on its way still: this one is durable after it.
+        let to = to.max(start);
         self.refuse_while_truncating(slot)?;
         self.change(slot, Change::LogStartMoved { to }, vec![Effect::LogStart { slot, to }])
     }
