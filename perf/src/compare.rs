@@ -2,7 +2,7 @@
 
 use crate::load::{self, Options, Outcome};
 use crate::nodes::{Broker, Result};
-use crate::process::{self, Usage};
+use crate::process::{self, StandStill, Usage};
 use crate::report::{PERCENTILES, Spent};
 use crate::steady::Steady;
 use std::collections::BTreeSet;
@@ -66,11 +66,12 @@ fn read(broker: &[u32], ours: &BTreeSet<u32>, core: usize, idlers: &[u32]) -> st
 }
 
 /// Runs the load against a broker whose processes are bound to `core`. `brokers` are the processes of all brokers of
-/// the run: the one that idles meanwhile is no stranger, and neither is what keeps cores awake.
+/// the run: the others stand still meanwhile. They are no strangers, and neither is what keeps cores awake.
 pub fn window(broker: &dyn Broker, brokers: &[u32], core: usize, steady: &Steady, options: &Options) -> Result<Window> {
     let (pids, idlers) = (broker.pids()?, steady.on(core));
     let ours: BTreeSet<u32> = brokers.iter().copied().chain(steady.pids()).chain([std::process::id()]).collect();
     let options = Options { bootstrap: broker.address(), ..options.clone() };
+    let _others = StandStill::begin(brokers.iter().copied().filter(|pid| !pids.contains(pid)).collect())?;
     load::prepare(&options)?;
     // What earlier windows left in the page cache, one broker's more than the other's, is not written in this one.
     rustix::fs::sync();

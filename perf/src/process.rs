@@ -1,5 +1,6 @@
 //! What processes and cores spent, read from /proc: CPU time, memory, and time spent waiting for a core.
 
+use rustix::process::{Pid, Signal};
 use std::collections::BTreeSet;
 use std::fs;
 use std::io;
@@ -154,5 +155,34 @@ mod tests {
         let time = parse_core(text, 1).expect("cpu1");
         assert_eq!((time.busy, time.stolen), (Duration::from_millis(2500), Duration::from_millis(30)));
         assert_eq!(parse_core(text, 2), None);
+    }
+}
+
+/// Processes that stand still while it lives: those of a broker that is not measured, whose timers would run on the one core
+/// that it shares with the one that is.
+#[derive(Debug)]
+pub struct StandStill {
+    pids: Vec<u32>,
+}
+
+impl StandStill {
+    pub fn begin(pids: Vec<u32>) -> io::Result<StandStill> {
+        let still = StandStill { pids };
+        still.send(Signal::STOP)?;
+        Ok(still)
+    }
+
+    fn send(&self, signal: Signal) -> io::Result<()> {
+        for pid in self.pids.iter().filter_map(|pid| Pid::from_raw(pid.cast_signed())) {
+            rustix::process::kill_process(pid, signal)?;
+        }
+        Ok(())
+    }
+}
+
+impl Drop for StandStill {
+    fn drop(&mut self) {
+        // One that has ended needs no waking.
+        let _ = self.send(Signal::CONT);
     }
 }

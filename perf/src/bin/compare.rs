@@ -11,7 +11,7 @@ use perf::loopback;
 use perf::nodes::reference::{Kafka, Wishes};
 use perf::nodes::subject::Pollux;
 use perf::nodes::{Broker, Result, java};
-use perf::process;
+use perf::process::{self, StandStill};
 use perf::schedule::Arrivals;
 use perf::steady::Steady;
 use std::process::ExitCode;
@@ -169,8 +169,11 @@ impl Pair {
             prefix,
             jvm_options: Some(java::kafka_options()),
             own: vec![format!("durability=\"{durability}\"")],
-            // Kafka's own default in place of the tests' haste.
-            settings: [("log.retention.check.interval.ms".to_owned(), "300000".to_owned())].into(),
+            // Kafka's own default in place of the tests' haste; and a session that outlives the windows in which a broker
+            // stands still.
+            settings: [("log.retention.check.interval.ms", "300000"), ("broker.session.timeout.ms", "3600000")]
+                .map(|(name, value)| (name.to_owned(), value.to_owned()))
+                .into(),
             ..Wishes::default()
         };
         let kafka = Kafka::start_new(&wishes)?;
@@ -233,7 +236,7 @@ const OVERHEAD: usize = 150;
 
 /// What the machine alone makes of the scenario, while both brokers are idle: sockets and the scheduler, and for a promise
 /// about the medium the device.
-fn machine(arguments: &Arguments, scenario: &Scenario, floor: &Floor) -> Result<()> {
+fn machine(arguments: &Arguments, scenario: &Scenario, brokers: Vec<u32>, floor: &Floor) -> Result<()> {
     let (core, rate) = (arguments.broker_core, scenario.pollux_rate);
     let told = |what: &str, latencies: &Histogram<u64>, how: &str| {
         print!("  {what:6}");
@@ -242,6 +245,7 @@ fn machine(arguments: &Arguments, scenario: &Scenario, floor: &Floor) -> Result<
         }
         println!(" max {} us: {how}", latencies.max());
     };
+    let _brokers = StandStill::begin(brokers)?;
     rustix::fs::sync();
     let outcome = loopback::measure(core, &options(arguments, scenario, false))?;
     told("socket", &outcome.latencies, "a thread on the brokers' core that answers and does nothing else");
@@ -270,7 +274,7 @@ fn scenario(arguments: &Arguments, scenario: &Scenario, pair: &Pair) -> Result<u
     }
     let (mut kept, mut dropped) = (Vec::new(), 0);
     for number in 0..arguments.pairs {
-        machine(arguments, scenario, &pair.floor)?;
+        machine(arguments, scenario, pair.pids()?, &pair.floor)?;
         // Each goes first as often as the other.
         let kafka_first = number % 2 == 0;
         let first = pair.window(arguments, scenario, kafka_first)?;
