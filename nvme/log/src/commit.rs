@@ -322,6 +322,8 @@ impl Store {
         self.options.cache_flush_interval.min(self.cache_flush.shortest.unwrap_or(Duration::MAX))
     }
 
+    // Tried without gain at 1,000 requests/s, alternating: to flush a little early, right behind a turn's answers, and to
+    // flush every 10 s only. What is left of the 99th percentile there is not the flush.
     fn poll_cache_flush(&mut self, now: Now) {
         if self.options.durability != Durability::Cache || self.cache_flush.in_flight {
             return;
