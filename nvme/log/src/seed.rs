@@ -160,6 +160,12 @@ impl Store {
         }
     }
 
+    /// Storage that was marked for an opening alone is free.
+    pub(crate) fn release_held(&mut self, shard: ShardId, extents: &[ExtentAddress]) {
+        let space = &mut self.shard_mut(shard).space;
+        extents.iter().for_each(|extent| space.release(*extent));
+    }
+
     /// Takes a recovered partition. Where one of its extents has another owner too, one of them is wrong: it is not
     /// believed beyond its start, and gives its extents up.
     pub(crate) fn adopt(&mut self, mut partition: Partition) {

@@ -1,7 +1,8 @@
 //! From the recovered shards to stores: the fold, the spaces, and the checkpoints that end an opening.
 
+use super::load::{decode_directory, directory_range};
 use super::replay::{Met, RecoveredShard};
-use super::{OpenError, Opening, Step};
+use super::{OpenError, Opening, Step, Uncertain};
 use crate::keeper::Keeper;
 use crate::ring_zeroes::pace;
 use crate::seed::{ShardSeed, StoreSeed};
@@ -11,7 +12,6 @@ use base::{CoreId, Now, PartitionId, ShardId};
 use nvme_format::journal::Records;
 use nvme_format::record::Record;
 use nvme_format::region::RegionMap;
-use nvme_format::root::Root;
 use nvme_format::{ExtentAddress, SlabId};
 use nvme_plan::{Plan, Token};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -102,28 +102,47 @@ impl Opening {
     /// What was written by a process that was killed before it flushed, a device may take back when the power fails, though
     /// this opening has flushed: it owes that to writes whose completion was told. A newest root of which the journal does
     /// not say that it was flushed is therefore written once more, and flushed, before anything is done that needs the one
-    /// before no more: storage that only that names is used again, and its place is the new root's (seeds 1796100146 and
-    /// 1796300280). Should this write be torn, the one before is there; so it is not made where there is none.
-    fn make_roots_certain(&mut self) {
-        let certain = |root: &Root| {
-            let shard = self.shards.get(&root.shard);
-            shard.is_none_or(|shard| {
-                !shard.has_root_before || shard.published.is_some_and(|sequence| sequence + 1 >= root.next_sequence)
-            })
-        };
-        let uncertain: Vec<Root> = self.roots.iter().flatten().filter(|root| !certain(root)).copied().collect();
-        let map = self.superblock().map;
-        for root in &uncertain {
+    /// before no more: its place is the new root's (seeds 1796100146 and 1796300280). Should this write be torn, the one
+    /// before is gone back to; so its storage is held until this opening has ended (an earlier one had used it again, and
+    /// the next tore the newest root: seed 1797000036), and where there is none that can be read it is not made.
+    pub(super) fn look_before_roots(&mut self) -> Result<Step, OpenError> {
+        self.driver.clear();
+        self.uncertain.clear();
+        for root in self.roots.iter().flatten() {
+            let Some(shard) = self.shards.get(&root.shard) else { continue };
+            let certain = shard.published.is_some_and(|sequence| sequence + 1 >= root.next_sequence);
+            if let Some(before) = shard.root_before.filter(|_| !certain) {
+                let read = directory_range(&before).map(|range| self.driver.read(range));
+                self.uncertain.push(Uncertain { newest: *root, before, read });
+            }
+        }
+        if self.uncertain.is_empty() { self.start_publishing() } else { Ok(Step::Before) }
+    }
+
+    pub(super) fn make_roots_certain(&mut self) -> Result<Step, OpenError> {
+        let (map, blocks) = (self.superblock().map, self.geometry.blocks);
+        let mut newest = Vec::new();
+        for Uncertain { newest: root, before, read } in std::mem::take(&mut self.uncertain) {
+            let storage = match read {
+                Some(read) => decode_directory(&before, self.driver.result(read), map, blocks).map(|it| it.storage),
+                None => Some(Vec::new()),
+            };
+            let Some(storage) = storage else { continue };
+            self.shards.get_mut(&root.shard).expect("it has roots").storage_before = storage;
+            newest.push(root);
+        }
+        self.driver.clear();
+        for root in &newest {
             self.driver.write(map.root(root.shard, usize::from(root.slot)), root.encode());
         }
-        if !uncertain.is_empty() {
+        if !newest.is_empty() {
             self.driver.flush();
         }
+        self.start_publishing()
     }
 
     /// Makes the stores of the new cores and starts the checkpoints that put everything under a new generation.
     pub(super) fn start_publishing(&mut self) -> Result<Step, OpenError> {
-        self.make_roots_certain();
         let ring = self.next_generation();
         let cores = self.options.cores;
         let superblock = self.superblock().clone();
@@ -136,6 +155,9 @@ impl Opening {
         self.settle_owners()?;
         for (id, shard) in &mut self.shards {
             shard.hold_freed(superblock.map);
+            if !shard.storage_before.is_empty() {
+                self.held_before.push((*id, shard.storage_before.clone()));
+            }
             owned.extend(shard.slabs.iter().map(|slab| (*slab, *id)));
             by_core.entry(id.0 % cores).or_default().push(*id);
         }
@@ -225,7 +247,17 @@ impl Opening {
         }
         if full && self.tokens.is_empty() && !keeper.is_busy() {
             let leaner = self.stores.iter_mut().map(Store::restart_leaner).filter(|leaner| *leaner).count();
-            return if leaner > 0 { Ok(false) } else { Err(OpenError::NoRoom) };
+            if leaner == 0 && self.held_before.is_empty() {
+                return Err(OpenError::NoRoom);
+            }
+            if leaner == 0 {
+                // The newest roots are certain by now: rather than not at all it opens without the way back.
+                let cores = self.options.cores;
+                for (shard, storage) in std::mem::take(&mut self.held_before) {
+                    self.stores[usize::from(shard.0 % cores)].release_held(shard, &storage);
+                }
+            }
+            return Ok(false);
         }
         // A namespace that is nearly full may have to grow for the checkpoints that end its opening.
         if keeper.has_waiting() {
@@ -238,7 +270,7 @@ impl Opening {
 fn seed_of(id: ShardId, shard: RecoveredShard) -> (ShardSeed, Vec<crate::partition::Partition>) {
     let mut published = VecDeque::new();
     published.push_back(shard.storage.clone());
-    let held = shard.freed;
+    let held = [shard.freed, shard.storage_before].concat();
     let seed = ShardSeed {
         id,
         next_version: shard.next_version + NUMBERS_SKIPPED,
@@ -286,17 +318,22 @@ impl RecoveredShard {
         self.slabs.retain(|slab| slab.0 < map.slabs_within(blocks));
     }
 
-    /// What was freed and is in use again (or lies in a slab that is no longer the shard's) needs no holding.
+    /// What was freed and is in use again (or lies in a slab that is no longer the shard's) needs no holding, nor does
+    /// storage of the root before that the newest names too.
     fn hold_freed(&mut self, map: RegionMap) {
-        let taken: Vec<ExtentAddress> = self.taken().collect();
-        let mut held: Vec<ExtentAddress> = Vec::new();
-        for extent in std::mem::take(&mut self.freed) {
-            let owned = map.slab_of(extent.start).is_some_and(|slab| self.slabs.contains(&slab));
-            let overlaps = |other: &ExtentAddress| other.whole().overlaps(extent.whole());
-            if owned && !taken.iter().any(overlaps) && !held.iter().any(overlaps) {
-                held.push(extent);
+        let mut taken: Vec<ExtentAddress> = self.taken().collect();
+        let mut hold = |extents: Vec<ExtentAddress>, slabs: &BTreeSet<SlabId>| {
+            let mut held: Vec<ExtentAddress> = Vec::new();
+            for extent in extents {
+                let owned = map.slab_of(extent.start).is_some_and(|slab| slabs.contains(&slab));
+                if owned && !taken.iter().any(|other| other.whole().overlaps(extent.whole())) {
+                    taken.push(extent);
+                    held.push(extent);
+                }
             }
-        }
-        self.freed = held;
+            held
+        };
+        self.storage_before = hold(std::mem::take(&mut self.storage_before), &self.slabs);
+        self.freed = hold(std::mem::take(&mut self.freed), &self.slabs);
     }
 }

@@ -83,12 +83,10 @@ impl Loading {
     pub fn read_directories(&mut self, driver: &mut Driver) {
         for candidate in self.candidates.iter_mut().filter(|candidate| candidate.directory.is_none()) {
             let Some(root) = candidate.roots.first() else { continue };
-            if root.directory_len == 0 {
-                candidate.directory = Some(Directory { shard: candidate.shard, ..Directory::default() });
-                continue;
+            match directory_range(root) {
+                Some(range) => candidate.reading = driver.read(range),
+                None => candidate.directory = Some(Directory { shard: candidate.shard, ..Directory::default() }),
             }
-            let blocks = u64::from(root.directory_len).div_ceil(BLOCK_SIZE as u64).max(1);
-            candidate.reading = driver.read(BlockRange::new(root.directory, blocks as u32));
         }
     }
 
@@ -100,10 +98,7 @@ impl Loading {
                 continue;
             }
             if let Some(root) = candidate.roots.first() {
-                let bytes = driver.result(candidate.reading).get(..root.directory_len as usize);
-                let good = bytes.filter(|bytes| crc::crc32c(bytes) == root.directory_crc);
-                let decoded = good.and_then(|bytes| Directory::decode(bytes, candidate.shard).ok());
-                candidate.directory = decoded.filter(|directory| is_possible(directory, self.map, self.blocks));
+                candidate.directory = decode_directory(root, driver.result(candidate.reading), self.map, self.blocks);
             }
             if candidate.directory.is_none() {
                 complete &= candidate.fall_back(self.accept_loss, report)?;
@@ -187,11 +182,25 @@ impl Loading {
         let whole = self.candidates.into_iter();
         let one = |candidate: Candidate| {
             let mut shard = candidate.loaded.unwrap_or_default();
-            shard.has_root_before = candidate.roots.len() > 1;
+            shard.root_before = candidate.roots.get(1).copied();
             (candidate.shard, shard, candidate.roots.first().copied())
         };
         whole.map(one).collect()
     }
+}
+
+/// Where the root's directory is; an empty one is nowhere.
+pub(super) fn directory_range(root: &Root) -> Option<BlockRange> {
+    let blocks = u64::from(root.directory_len).div_ceil(BLOCK_SIZE as u64);
+    (blocks > 0).then(|| BlockRange::new(root.directory, blocks as u32))
+}
+
+/// The root's directory from what was read, if it is whole and can have been written.
+pub(super) fn decode_directory(root: &Root, read: &[u8], map: RegionMap, blocks: u64) -> Option<Directory> {
+    let bytes = read.get(..root.directory_len as usize)?;
+    let good = Some(bytes).filter(|bytes| crc::crc32c(bytes) == root.directory_crc);
+    let decoded = good.and_then(|bytes| Directory::decode(bytes, root.shard).ok());
+    decoded.filter(|directory| is_possible(directory, map, blocks))
 }
 
 fn blocks_of(place: &BlobPlace) -> u64 {

@@ -26,7 +26,7 @@ use nvme_format::record::{Change, Record};
 use nvme_format::region::superblock_candidates;
 use nvme_format::root::Root;
 use nvme_format::superblock::{Places, Reading, choose, places_named, read};
-use nvme_format::{Generation, SlabId, Superblock, crc};
+use nvme_format::{ExtentAddress, Generation, SlabId, Superblock, crc};
 use nvme_plan::{Completion, DeviceError, Geometry, Plan, Token};
 use replay::RecoveredShard;
 use scan::{LaneScan, ScanStart};
@@ -122,6 +122,7 @@ enum Step {
     Scan,
     Fold,
     Verify,
+    Before,
     Publish,
     Rewrite,
     FirstPair,
@@ -143,6 +144,7 @@ impl Step {
             Step::Scan => "journal",
             Step::Fold => "fold",
             Step::Verify => "verification",
+            Step::Before => "directories before",
             Step::Publish => "copy-out and checkpoints",
             Step::Rewrite => "superblock repair",
             Step::FirstPair => "first superblocks",
@@ -157,6 +159,13 @@ struct Verification {
     sequence: u64,
     crc: u32,
     result: usize,
+}
+
+/// A newest root that the journal does not vouch for, the one before it, and where its directory is among what was read.
+struct Uncertain {
+    newest: Root,
+    before: Root,
+    read: Option<usize>,
 }
 
 pub struct Opening {
@@ -175,6 +184,9 @@ pub struct Opening {
     scans: Vec<LaneScan>,
     scanning: Vec<(usize, usize)>,
     verifications: Vec<Verification>,
+    uncertain: Vec<Uncertain>,
+    /// Storage that the roots before the newest name.
+    held_before: Vec<(ShardId, Vec<ExtentAddress>)>,
     stores: Vec<Store>,
     keeper: Option<Keeper>,
     /// Requests of the stores, which count their tokens for themselves.
@@ -204,6 +216,8 @@ impl Opening {
             scans: Vec::new(),
             scanning: Vec::new(),
             verifications: Vec::new(),
+            uncertain: Vec::new(),
+            held_before: Vec::new(),
             stores: Vec::new(),
             keeper: None,
             tokens: HashMap::new(),
@@ -310,6 +324,7 @@ impl Opening {
             Step::Scan => self.take_scans(),
             Step::Fold => self.fold_and_verify()?,
             Step::Verify => self.take_verifications()?,
+            Step::Before => self.make_roots_certain()?,
             Step::Publish => self.rewrite_differing(),
             Step::Rewrite => self.write_pair(0, Step::FirstPair),
             Step::FirstPair => self.write_pair(2, Step::SecondPair),
@@ -455,7 +470,7 @@ impl Opening {
         self.verifications.clear();
         self.fold();
         if !self.geometry.volatile_write_cache {
-            return self.start_publishing();
+            return self.look_before_roots();
         }
         for (lane, scan) in self.scans.iter().enumerate() {
             for commit in scan.accepted.iter().filter(|commit| commit.sequence > scan.durable) {
@@ -477,7 +492,7 @@ impl Opening {
                 }
             }
         }
-        if self.verifications.is_empty() { self.start_publishing() } else { Ok(Step::Verify) }
+        if self.verifications.is_empty() { self.look_before_roots() } else { Ok(Step::Verify) }
     }
 
     fn take_verifications(&mut self) -> Result<Step, OpenError> {
@@ -489,7 +504,7 @@ impl Opening {
             }
         }
         if rejected.is_empty() {
-            return self.start_publishing();
+            return self.look_before_roots();
         }
         for (lane, sequence) in rejected {
             self.report.rejected.push((self.scans[lane].lane(), sequence));

@@ -8,6 +8,7 @@ use base::{Offset, PartitionId, ShardId, Tenancy};
 use batch::{BatchHeader, Batches};
 use nvme_format::directory::BlobPlace;
 use nvme_format::record::*;
+use nvme_format::root::Root;
 use nvme_format::{ExtentAddress, SlabId};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -27,8 +28,10 @@ pub struct RecoveredShard {
     pub replay_from: u64,
     pub checkpoint: u64,
     pub root_slot: u8,
-    /// The slot of the root before has one that is whole.
-    pub has_root_before: bool,
+    /// The root before the newest, where it can be read.
+    pub root_before: Option<Root>,
+    /// The storage that it names: what an opening would go back to, should the newest be torn.
+    pub storage_before: Vec<ExtentAddress>,
     pub storage: BTreeSet<ExtentAddress>,
     /// The newest sequence whose checkpoint the journal says was published.
     pub published: Option<u64>,
