@@ -97,6 +97,8 @@ impl Log {
 pub struct Floor {
     pub watermark: i64,
     pub log_start: i64,
+    /// The run of the node that was asked.
+    run: u64,
 }
 
 /// A step of what is known, as a recording keeps it: applied in their order to a new model they make the same one.
@@ -128,6 +130,8 @@ pub struct Model {
     /// How often acknowledged records were lost legitimately: a power loss under `durability = "cache"`.
     pub losses: u64,
     granted: BTreeSet<i64>,
+    /// How often the process died.
+    run: u64,
     /// Where every step is kept.
     pub journal: Option<Vec<Told>>,
     /// Somebody waits for an answer that should have come.
@@ -200,10 +204,12 @@ impl Model {
             Told::Seen(partition, base, seen) => self.see_as(partition, base, seen),
             // Nothing of a recording is young: no power fails in it under the weaker durability.
             Told::Raised(partition, watermark, log_start) => {
-                self.told(Monotonic::ZERO, partition, Floor::default(), Some(watermark), Some(log_start));
+                let floor = Floor { run: self.run, ..Floor::default() };
+                self.told(Monotonic::ZERO, partition, floor, Some(watermark), Some(log_start));
             }
             Told::Promised(partition, log_start) => {
-                self.promised(Monotonic::ZERO, partition, Floor::default(), log_start);
+                let floor = Floor { run: self.run, ..Floor::default() };
+                self.promised(Monotonic::ZERO, partition, floor, log_start);
             }
             Told::DeletesAsked(partition, offset) => self.ask_to_delete(partition, offset),
             Told::Metadata(_) => {}
@@ -237,7 +243,7 @@ impl Model {
 
     pub fn floor(&self, partition: PartitionId) -> Floor {
         let log = &self.logs[&partition];
-        Floor { watermark: log.watermark, log_start: log.log_start }
+        Floor { watermark: log.watermark, log_start: log.log_start, run: self.run }
     }
 
     /// A producer id was given to someone: to nobody else.
@@ -337,6 +343,7 @@ impl Model {
         watermark: Option<i64>,
         log_start: Option<i64>,
     ) {
+        let of_this_run = floor.run == self.run;
         let log = self.log(partition);
         if log.deleted {
             return;
@@ -356,14 +363,15 @@ impl Model {
                 "the log start of {partition} fell from {} to {log_start}",
                 floor.log_start
             );
-            if log_start > log.log_start {
+            // What a run that died has told of a start is heard after its death, and may be gone with it.
+            if log_start > log.log_start && of_this_run {
                 let gone = log.placed.range(..log_start).filter(|(_, one)| one.next > log.log_start);
                 let gone = gone.filter(|(_, one)| one.next <= log_start).map(|(_, one)| one.bytes).sum();
                 log.bytes = log.bytes.saturating_sub(gone);
                 log.log_start = log_start;
-                // No log starts beyond its watermark.
-                log.watermark = log.watermark.max(log_start);
             }
+            // No log starts beyond its watermark.
+            log.watermark = log.watermark.max(log_start);
         }
         if log.watermark > before.0 {
             log.rise(now);
@@ -379,12 +387,14 @@ impl Model {
         self.told(now, partition, floor, None, Some(log_start));
         let log = self.log(partition);
         log.promised_start = log.promised_start.max(log_start);
+        log.log_start = log.log_start.max(log_start);
         log.rise(now);
         self.note(|| Told::Promised(partition, log_start));
     }
 
     /// The process died.
     pub fn forget_starts(&mut self) {
+        self.run += 1;
         for log in self.logs.values_mut() {
             log.log_start = log.promised_start;
         }
