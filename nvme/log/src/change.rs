@@ -6,7 +6,7 @@ use crate::config::LogConfig;
 use crate::lane::{Effect, NoMemory};
 use crate::partition::Partition;
 use crate::shard::{SavedView, Shard, SlabRequest};
-use crate::store::Store;
+use crate::store::{SPACE_RETRY, Store};
 use base::{LeaderEpoch, Now, Offset, PartitionId, ShardId, Tenancy, WallMillis};
 use nvme_format::blob::GivenUp;
 use nvme_format::record::{Change, Link, Record, RecordView, Version};
@@ -42,16 +42,22 @@ impl Store {
     /// A partition more takes room in every checkpoint from now on, the one that ends the next opening too. Where there is
     /// none for data either, or only the part of the ring is left that deletions need, none is made (rule 9).
     fn refuse_new(&mut self, now: Now) -> Result<(), ChangeError> {
+        if self.stopped.is_some() || self.is_closed() {
+            return Err(ChangeError::Stopped);
+        }
         let starved = self.is_starved();
-        let full = starved || self.full && !self.shards.iter().any(Shard::holds_another);
-        if full || !self.lane.has_room(SMALL, false) {
-            self.someone_waits = true;
-            if full && !starved {
+        if starved || self.full && !self.shards.iter().any(Shard::holds_another) {
+            self.space_again.get_or_insert(now.monotonic + SPACE_RETRY);
+            if !starved {
                 // What another core frees is told to nobody: whoever was refused asks again.
                 let shard = self.shard_without_slab().or_else(|| self.least_loaded_shard());
                 self.request_slab(now, shard.expect("a core has shards"), SlabNeed::Data);
             }
-            return Err(if full { ChangeError::Full } else { ChangeError::Pressure });
+            return Err(ChangeError::Full);
+        }
+        if !self.lane.has_room(SMALL, false) {
+            self.someone_waits = true;
+            return Err(ChangeError::Pressure);
         }
         Ok(())
     }

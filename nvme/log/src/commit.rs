@@ -31,7 +31,7 @@ impl Store {
             self.poll_checkpoint(now);
             self.poll_marker(now);
             self.poll_commits(now);
-            self.poll_pressure();
+            self.poll_pressure(now);
         }
         self.poll_reads(now);
         plan.append(&mut self.io.plan);
@@ -399,7 +399,7 @@ impl Store {
         }
     }
 
-    fn poll_pressure(&mut self) {
+    fn poll_pressure(&mut self, now: Now) {
         let (used, ring) = self.journal_use();
         let level = if used * 16 >= ring * 15 {
             PressureLevel::Refusing
@@ -413,11 +413,17 @@ impl Store {
             self.events.push(LogEvent::Pressure { level });
         }
         // Where nothing is in flight nothing will come to tell of room, so they try again.
-        if self.someone_waits && (self.room_made || self.io.in_flight() == 0) {
-            self.someone_waits = false;
+        let room = self.someone_waits && (self.room_made || self.io.in_flight() == 0);
+        if room || self.space_deadline().is_some_and(|at| at <= now.monotonic) {
+            (self.someone_waits, self.space_again) = (false, None);
             self.events.push(LogEvent::Room);
         }
         self.room_made = false;
+    }
+
+    /// When whoever was refused for want of space is to try again; once a stop has begun, never.
+    fn space_deadline(&self) -> Option<Monotonic> {
+        self.space_again.filter(|_| self.stopping == Stopping::No)
     }
 
     /// When `poll` has something to do though nothing completes.
@@ -445,7 +451,11 @@ impl Store {
         let zeroes = self.ring_zeroes_deadline();
         let idle = self.idle_deadline();
         let memory = self.reads.next_deadline();
-        [marker, flush, watermark, held, zeroes, idle, memory, Some(self.next_retention)].into_iter().flatten().min()
+        let space = self.space_deadline();
+        [marker, flush, watermark, held, zeroes, idle, memory, space, Some(self.next_retention)]
+            .into_iter()
+            .flatten()
+            .min()
     }
 
     /// Whether another turn has something to do at once.

@@ -21,6 +21,10 @@ use nvme_format::record::{Change, Record, RecordView};
 use nvme_format::region::RegionMap;
 use nvme_plan::Geometry;
 use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::time::Duration;
+
+/// After a refusal for want of space it is asked for again.
+pub(crate) const SPACE_RETRY: Duration = Duration::from_millis(100);
 
 pub struct Store {
     pub(crate) core: CoreId,
@@ -57,6 +61,9 @@ pub struct Store {
     pub(crate) pressure: PressureLevel,
     /// Someone was refused for pressure, and something changed since that may help.
     pub(crate) someone_waits: bool,
+    /// A partition was refused for want of space: when it may be tried again. Not at each room that is made, which is in
+    /// every turn, and kept a full node's loops busy (and from ending) for good.
+    pub(crate) space_again: Option<Monotonic>,
     /// A turn's background part has begun a commit.
     pub(crate) staged_behind: bool,
     pub(crate) room_made: bool,
@@ -98,7 +105,7 @@ pub(crate) struct CacheFlush {
     /// that they are in: as in Kafka they are acknowledged once they are flushed.
     pub held: VecDeque<(u64, Effect)>,
     /// The shortest `flush.ms` that was configured.
-    pub shortest: Option<std::time::Duration>,
+    pub shortest: Option<Duration>,
 }
 
 /// When records were last written or read, and what an idle store has given back.
@@ -372,7 +379,6 @@ impl Store {
 
     /// Asks the keeper for a slab unless that is on its way.
     pub(crate) fn request_slab(&mut self, now: Now, shard: ShardId, need: SlabNeed) {
-        let retry = std::time::Duration::from_millis(100);
         let own = self.shard_mut(shard);
         let ask = match own.slab_request {
             SlabRequest::None => true,
@@ -383,7 +389,7 @@ impl Store {
             {
                 true
             }
-            SlabRequest::Refused { at, .. } => now.monotonic.since(at) >= retry,
+            SlabRequest::Refused { at, .. } => now.monotonic.since(at) >= SPACE_RETRY,
         };
         if ask {
             own.slab_request = SlabRequest::Sent { need };
@@ -408,6 +414,7 @@ impl Store {
             KeeperReply::Slab { shard, slab, reserve } => {
                 self.full = reserve;
                 self.on_slab(shard, slab);
+                self.space_again = self.space_again.map(|_| now.monotonic);
             }
         }
     }

@@ -326,6 +326,19 @@ fn what_one_core_frees_is_another_s_that_was_refused() {
     assert_eq!(make(&mut node, 2000), None);
     node.turns(1000);
     assert_eq!(make(&mut node, 2001), Some(ChangeError::Full));
+    // Whoever waits is not told of room in each turn: a loop that is never idle takes a core, and never ends.
+    let began = node.now.monotonic;
+    let mut tries = 0;
+    for _ in 0..2000 {
+        let events = std::mem::take(&mut node.cores[1].events);
+        if events.iter().any(|event| matches!(event, LogEvent::Room)) {
+            tries += 1;
+            assert_eq!(make(&mut node, 2001), Some(ChangeError::Full));
+        }
+        node.turn();
+    }
+    let most = node.now.monotonic.since(began).as_millis() / 100 + 1;
+    assert!(tries > 0 && tries <= most, "{tries} tries where {most} are due");
     node.store().delete(hog).expect("deleted");
     let mut turns = 0;
     while make(&mut node, 2001).is_some() {
