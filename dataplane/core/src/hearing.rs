@@ -78,8 +78,11 @@ impl<S: Streams, N: Namespace, O: Offload> Core<S, N, O> {
             match done {
                 ViewDone::Published(view, bytes) => self.publish_view(view, bytes),
                 ViewDone::Placed(metadata_offset, view) => {
+                    let told = self.office.as_mut().expect("core 0").keeper.is_placed();
                     self.mesh.send_all(|| Message::View(view.clone()));
-                    self.say_up(Up::DutiesApplied { metadata_offset });
+                    if told {
+                        self.say_up(Up::DutiesApplied { metadata_offset });
+                    }
                     self.send_duties();
                 }
                 ViewDone::Refused(error) => {

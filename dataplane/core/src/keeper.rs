@@ -50,6 +50,10 @@ pub struct Keeper {
     queue: VecDeque<DutySet>,
     in_force: Option<InForce>,
     next_number: u64,
+    /// Sets below this number came over an earlier link.
+    told_from: u64,
+    /// Sets whose placements the view is taking in, in order.
+    placing: VecDeque<u64>,
     pub duties_applied: Option<i64>,
     held_waiting: BTreeSet<CoreId>,
     /// How often was asked what is held.
@@ -86,6 +90,8 @@ impl Keeper {
             queue: VecDeque::new(),
             in_force: None,
             next_number: 0,
+            told_from: 0,
+            placing: VecDeque::new(),
             duties_applied: None,
             held_waiting: BTreeSet::new(),
             held_number: 0,
@@ -125,6 +131,7 @@ impl Keeper {
     pub fn on_link_down(&mut self) {
         self.view.push(ViewStep::Disconnected);
         self.collecting = None;
+        self.told_from = self.next_number;
         self.producer_ids_asked = false;
         self.held_waiting.clear();
     }
@@ -204,8 +211,16 @@ impl Keeper {
         if in_force.waiting.is_empty() {
             let done = self.in_force.take().expect("just looked");
             self.duties_applied = Some(done.metadata_offset);
+            self.placing.push_back(done.number);
             self.view.push(ViewStep::Place(done.metadata_offset, done.placed));
         }
+    }
+
+    /// The view says where the partitions of the next set are. Whether that is told: a set that came over an earlier link is
+    /// none of this one's, whose control plane may have told the same offset in an image that is still under way.
+    pub fn is_placed(&mut self) -> bool {
+        let number = self.placing.pop_front().expect("the view places what it was told, in order");
+        number >= self.told_from
     }
 
     /// A share of producer ids for a core, and whether the control plane should be asked for more.
@@ -300,6 +315,27 @@ pub(crate) mod tests {
             [ViewDone::Placed(offset, view)] => (*offset, Arc::clone(view)),
             other => panic!("{other:?}"),
         }
+    }
+
+    /// Seed 1797100386 of the node's simulation: duties of the last link were said to be applied over this one.
+    #[test]
+    fn what_came_over_an_earlier_link_is_not_told_over_this_one() {
+        let mut keeper = Keeper::new("c".into(), NodeId(1), 1, View::default());
+        let put_in_force = |keeper: &mut Keeper| {
+            let number = keeper.next_duties().expect("it is complete")[0].1.number;
+            keeper.on_duties_done(CoreId(0), number);
+            placed(keeper).0
+        };
+        keeper.on_duties_part(part(5, vec![duty(0)], vec![], true)).unwrap();
+        keeper.on_duties_part(part(6, vec![duty(1)], vec![], true)).unwrap();
+        assert_eq!(put_in_force(&mut keeper), 5);
+        assert!(keeper.is_placed());
+        keeper.on_link_down();
+        assert_eq!(put_in_force(&mut keeper), 6);
+        assert!(!keeper.is_placed());
+        keeper.on_duties_part(part(6, vec![duty(1)], vec![], true)).unwrap();
+        assert_eq!(put_in_force(&mut keeper), 6);
+        assert!(keeper.is_placed());
     }
 
     #[test]
