@@ -7,7 +7,7 @@ use crate::topics::create;
 use bytes::Bytes;
 use perf::client::{CallError, Connection, api_versions_request};
 use serde_json::{Value, json};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use wire::messages::fetch_request::{FetchPartition, FetchTopic};
 use wire::messages::{FetchRequest, HeartbeatRequest, MetadataRequest};
 use wire::{ApiKey, KafkaString, RequestKind};
@@ -162,35 +162,43 @@ fn advertised_address(bench: &mut Bench<'_>) -> Result<Value> {
 /// A client id and a topic's name of bytes that are no UTF-8: read with a mark in place of each, and answered like any.
 fn names_that_are_no_text(bench: &mut Bench<'_>) -> Result<Value> {
     const LONGEST: usize = i16::MAX as usize;
+    let questions =
+        [(&b"\xFF\xFEid"[..], &b"plain"[..]), (b"plain", b"\xC3\x28\xE2\x82name"), (b"\xF0\x9F", b"\xED\xA0\x80")];
     let mut found = Vec::new();
-    for (client, topic) in [
-        (&b"\xFF\xFEid"[..], &b"plain"[..]),
-        (b"plain", b"\xC3\x28\xE2\x82name"),
-        (b"\xF0\x9F", b"\xED\xA0\x80"),
-        // As long as a name can be. Of a topic it is left out: the reference never answers it.
-        // A topic of its own: that of the first may have been made by now.
-        (&[0xFF; LONGEST], b"plain-too"),
-    ] {
-        let mut connection = Connection::open(bench.address(), Duration::from_secs(15))?;
-        // Metadata v1: a header with a client id, an array of one name.
-        let mut frame: Vec<u8> = Vec::new();
-        frame.extend(ApiKey::Metadata.code().to_be_bytes());
-        frame.extend([0, 1, 0, 0, 0, 7]);
-        frame.extend((client.len() as i16).to_be_bytes());
-        frame.extend(client);
-        frame.extend([0, 0, 0, 1]);
-        frame.extend((topic.len() as i16).to_be_bytes());
-        frame.extend(topic);
-        connection.send_bytes(&(frame.len() as i32).to_be_bytes())?;
-        connection.send_bytes(&frame)?;
-        found.push(match connection.receive_frame() {
-            Ok(frame) => {
-                let answer = crate::raw::describe_response(ApiKey::Metadata, 1, &frame.slice(4..));
-                answer["answer"]["Topics"].clone()
-            }
-            Err(CallError::Closed) => json!("closed"),
-            Err(error) => json!(error.to_string()),
-        });
+    for (client, topic) in questions {
+        found.push(topics_of(bench, client, topic)?);
     }
+    // The first has made its topic, sooner or later.
+    let deadline = Instant::now() + Duration::from_secs(15);
+    while topics_of(bench, questions[0].0, questions[0].1)?[0]["ErrorCode"] != 0 {
+        if Instant::now() > deadline {
+            return Err("the topic is never made".into());
+        }
+    }
+    // As long as a name can be. Of a topic it is left out: the reference never answers it.
+    found.push(topics_of(bench, &[0xFF; LONGEST], questions[0].1)?);
     Ok(json!(found))
+}
+
+/// Metadata v1: a header with a client id, an array of one name.
+fn topics_of(bench: &Bench<'_>, client: &[u8], topic: &[u8]) -> Result<Value> {
+    let mut connection = Connection::open(bench.address(), Duration::from_secs(15))?;
+    let mut frame: Vec<u8> = Vec::new();
+    frame.extend(ApiKey::Metadata.code().to_be_bytes());
+    frame.extend([0, 1, 0, 0, 0, 7]);
+    frame.extend((client.len() as i16).to_be_bytes());
+    frame.extend(client);
+    frame.extend([0, 0, 0, 1]);
+    frame.extend((topic.len() as i16).to_be_bytes());
+    frame.extend(topic);
+    connection.send_bytes(&(frame.len() as i32).to_be_bytes())?;
+    connection.send_bytes(&frame)?;
+    Ok(match connection.receive_frame() {
+        Ok(frame) => {
+            let answer = crate::raw::describe_response(ApiKey::Metadata, 1, &frame.slice(4..));
+            answer["answer"]["Topics"].clone()
+        }
+        Err(CallError::Closed) => json!("closed"),
+        Err(error) => json!(error.to_string()),
+    })
 }
