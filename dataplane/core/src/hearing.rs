@@ -77,11 +77,10 @@ impl<S: Streams, N: Namespace, O: Offload> Core<S, N, O> {
         for done in office.keeper.view.on_work(work) {
             match done {
                 ViewDone::Published(view, bytes) => self.publish_view(view, bytes),
-                ViewDone::Placed(metadata_offset, view) => {
-                    let told = self.office.as_mut().expect("core 0").keeper.is_placed();
+                ViewDone::Placed(duties, view) => {
                     self.mesh.send_all(|| Message::View(view.clone()));
-                    if told {
-                        self.say_up(Up::DutiesApplied { metadata_offset });
+                    if self.office.as_ref().expect("core 0").keeper.is_of_this_link(duties) {
+                        self.say_up(Up::DutiesApplied { metadata_offset: duties.metadata_offset });
                     }
                     self.send_duties();
                 }

@@ -10,7 +10,7 @@ use settings::{BrokerSettings, Texts};
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::net::SocketAddr;
 use std::sync::Arc;
-use view::{ProducerIds, View, ViewBuilder, ViewDesk, ViewStep};
+use view::{DutySetId, ProducerIds, View, ViewBuilder, ViewDesk, ViewStep};
 
 /// Ids a core's share is filled up with at once.
 pub const PRODUCER_IDS_SHARE: u32 = 250;
@@ -52,8 +52,6 @@ pub struct Keeper {
     next_number: u64,
     /// Sets below this number came over an earlier link.
     told_from: u64,
-    /// Sets whose placements the view is taking in, in order.
-    placing: VecDeque<u64>,
     pub duties_applied: Option<i64>,
     held_waiting: BTreeSet<CoreId>,
     /// How often was asked what is held.
@@ -91,7 +89,6 @@ impl Keeper {
             in_force: None,
             next_number: 0,
             told_from: 0,
-            placing: VecDeque::new(),
             duties_applied: None,
             held_waiting: BTreeSet::new(),
             held_number: 0,
@@ -211,16 +208,15 @@ impl Keeper {
         if in_force.waiting.is_empty() {
             let done = self.in_force.take().expect("just looked");
             self.duties_applied = Some(done.metadata_offset);
-            self.placing.push_back(done.number);
-            self.view.push(ViewStep::Place(done.metadata_offset, done.placed));
+            let duties = DutySetId { number: done.number, metadata_offset: done.metadata_offset };
+            self.view.push(ViewStep::Place(duties, done.placed));
         }
     }
 
-    /// The view says where the partitions of the next set are. Whether that is told: a set that came over an earlier link is
-    /// none of this one's, whose control plane may have told the same offset in an image that is still under way.
-    pub fn is_placed(&mut self) -> bool {
-        let number = self.placing.pop_front().expect("the view places what it was told, in order");
-        number >= self.told_from
+    /// Whether the set came over this link. One that came over an earlier link is none of this one's, whose control plane may
+    /// have told the same offset in an image that is still under way.
+    pub fn is_of_this_link(&self, duties: DutySetId) -> bool {
+        duties.number >= self.told_from
     }
 
     /// A share of producer ids for a core, and whether the control plane should be asked for more.
@@ -308,11 +304,11 @@ pub(crate) mod tests {
     }
 
     /// What a helper makes of the placements.
-    fn placed(keeper: &mut Keeper) -> (i64, Arc<View>) {
+    fn placed(keeper: &mut Keeper) -> (DutySetId, Arc<View>) {
         let mut work = keeper.view.next_work().expect("there is something to do");
         work.run();
         match keeper.view.on_work(work).as_slice() {
-            [ViewDone::Placed(offset, view)] => (*offset, Arc::clone(view)),
+            [ViewDone::Placed(duties, view)] => (*duties, Arc::clone(view)),
             other => panic!("{other:?}"),
         }
     }
@@ -328,14 +324,17 @@ pub(crate) mod tests {
         };
         keeper.on_duties_part(part(5, vec![duty(0)], vec![], true)).unwrap();
         keeper.on_duties_part(part(6, vec![duty(1)], vec![], true)).unwrap();
-        assert_eq!(put_in_force(&mut keeper), 5);
-        assert!(keeper.is_placed());
+        let first = put_in_force(&mut keeper);
+        assert_eq!(first.metadata_offset, 5);
+        assert!(keeper.is_of_this_link(first));
         keeper.on_link_down();
-        assert_eq!(put_in_force(&mut keeper), 6);
-        assert!(!keeper.is_placed());
+        let of_the_last = put_in_force(&mut keeper);
+        assert_eq!(of_the_last.metadata_offset, 6);
+        assert!(!keeper.is_of_this_link(of_the_last));
         keeper.on_duties_part(part(6, vec![duty(1)], vec![], true)).unwrap();
-        assert_eq!(put_in_force(&mut keeper), 6);
-        assert!(keeper.is_placed());
+        let of_this = put_in_force(&mut keeper);
+        assert_eq!(of_this.metadata_offset, 6);
+        assert!(keeper.is_of_this_link(of_this));
     }
 
     #[test]
@@ -352,8 +351,11 @@ pub(crate) mod tests {
         keeper.on_duties_done(CoreId(1), 0);
         assert!(keeper.view.next_work().is_none(), "core 0 is not ready");
         keeper.on_duties_done(CoreId(0), 0);
-        let (offset, view) = placed(&mut keeper);
-        assert_eq!((offset, view.core_of(id(0)), view.core_of(id(1))), (5, Some(CoreId(0)), Some(CoreId(1))));
+        let (duties, view) = placed(&mut keeper);
+        assert_eq!(
+            (duties.metadata_offset, view.core_of(id(0)), view.core_of(id(1))),
+            (5, Some(CoreId(0)), Some(CoreId(1)))
+        );
         let parts = keeper.next_duties().unwrap();
         assert_eq!((parts[0].1.removals.len(), parts[1].1.removals.len()), (1, 0));
         keeper.on_duties_done(CoreId(0), 1);

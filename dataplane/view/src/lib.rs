@@ -16,4 +16,4 @@ pub use builder::{ViewBuilder, ViewError};
 pub use producer_ids::ProducerIds;
 pub use saved::SavedViewError;
 pub use snapshot::{Topic, View};
-pub use work::{ViewDesk, ViewDone, ViewStep};
+pub use work::{DutySetId, ViewDesk, ViewDone, ViewStep};

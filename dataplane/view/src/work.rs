@@ -13,10 +13,17 @@ use std::sync::Arc;
 #[derive(Debug)]
 pub enum ViewStep {
     Part(Box<ViewPart>),
-    /// Where partitions of this node were placed or dropped, by duties up to this metadata offset.
-    Place(i64, Vec<(PartitionId, Option<CoreId>)>),
+    /// Where partitions of this node were placed or dropped, by these duties.
+    Place(DutySetId, Vec<(PartitionId, Option<CoreId>)>),
     /// The link is down: what was half told is dropped.
     Disconnected,
+}
+
+/// A set of duties: its number among those that this node was told, and the metadata offset that it goes up to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DutySetId {
+    pub number: u64,
+    pub metadata_offset: i64,
 }
 
 /// What came of a step.
@@ -24,7 +31,7 @@ pub enum ViewStep {
 pub enum ViewDone {
     /// The last part of an image or a delta. The newest of several comes as bytes for the medium too.
     Published(Arc<View>, Option<Vec<u8>>),
-    Placed(i64, Arc<View>),
+    Placed(DutySetId, Arc<View>),
     Refused(ViewError),
 }
 
@@ -88,9 +95,7 @@ impl Work for ViewWork {
                         ViewDone::Refused(error)
                     }
                 },
-                ViewStep::Place(metadata_offset, placed) => {
-                    ViewDone::Placed(metadata_offset, self.builder.place(placed))
-                }
+                ViewStep::Place(duties, placed) => ViewDone::Placed(duties, self.builder.place(placed)),
                 ViewStep::Disconnected => {
                     self.builder.on_disconnected();
                     continue;
@@ -133,7 +138,8 @@ mod tests {
         let mut first = desk.next_work().expect("there is a step");
         let partition = PartitionId { topic: TopicId(Uuid(1)), index: PartitionIndex(0) };
         desk.push(part(2, false, 2));
-        desk.push(ViewStep::Place(2, vec![(partition, Some(CoreId(3)))]));
+        let duties = DutySetId { number: 0, metadata_offset: 2 };
+        desk.push(ViewStep::Place(duties, vec![(partition, Some(CoreId(3)))]));
         desk.push(part(3, false, 3));
         desk.push(part(1, false, 9));
         assert!(desk.next_work().is_none(), "the builder is away");
@@ -145,7 +151,7 @@ mod tests {
         match desk.on_work(second).as_slice() {
             [
                 ViewDone::Published(old, None),
-                ViewDone::Placed(2, placed),
+                ViewDone::Placed(DutySetId { metadata_offset: 2, .. }, placed),
                 ViewDone::Published(new, Some(bytes)),
                 ViewDone::Refused(ViewError::Older { applied: 3, offered: 1 }),
             ] => {

@@ -63,23 +63,23 @@ impl Store {
     }
 
     fn least_loaded_shard(&self) -> Option<ShardId> {
-        self.shards.iter().min_by_key(|shard| (shard.partitions, shard.id)).map(|shard| shard.id)
+        self.shards.iter().min_by_key(|shard| shard.load()).map(|shard| shard.id)
     }
 
     /// The shard whose first slab is on its way, else the least-loaded without one.
     fn shard_without_slab(&self) -> Option<ShardId> {
         let without = self.shards.iter().filter(|shard| shard.space.total_units() == 0);
         let coming = without.clone().find(|shard| matches!(shard.slab_request, SlabRequest::Sent { .. }));
-        coming.or_else(|| without.min_by_key(|shard| (shard.partitions, shard.id))).map(|shard| shard.id)
+        coming.or_else(|| without.min_by_key(|shard| shard.load())).map(|shard| shard.id)
     }
 
     /// The least-loaded shard among those that have a slab; another is asked for meanwhile, so that the next ones
     /// spread over more shards as far as there are slabs for them.
     fn shard_for_new(&mut self, now: Now) -> ShardId {
-        let load = |shard: &&Shard| (shard.partitions, shard.id);
         let full = self.full;
         let takes = |shard: &&Shard| shard.space.total_units() > 0 && (!full || shard.holds_another());
-        let found = self.shards.iter().filter(takes).min_by_key(load).map(|shard| (shard.id, shard.partitions));
+        let found =
+            self.shards.iter().filter(takes).min_by_key(|shard| shard.load()).map(|shard| (shard.id, shard.partitions));
         let next = self.shard_without_slab();
         if let Some(next) = next
             && found.is_none_or(|(_, partitions)| partitions > 0)

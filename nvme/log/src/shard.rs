@@ -80,6 +80,11 @@ impl Shard {
         }
     }
 
+    /// By which the least-loaded shard is found, one of several by its number.
+    pub fn load(&self) -> (usize, ShardId) {
+        (self.partitions, self.id)
+    }
+
     pub fn take_version(&mut self) -> Version {
         let version = Version(self.next_version);
         self.next_version += 1;

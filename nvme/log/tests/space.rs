@@ -220,6 +220,18 @@ fn rings_and_growth_share_one_budget_for_zeroes() {
     assert!(took < Duration::from_secs(9), "all of {} blocks took {took:?}", node.zeroed);
 }
 
+/// Fills what is left with large records of one partition.
+fn fill(node: &mut Node, random: &mut Random) -> LogSlot {
+    let hog = create(node, 1000);
+    let large = batch(random, 1, 200_000, node.now.wall);
+    let mut refused = 0;
+    while refused < 3 {
+        refused += u32::from(node.append(hog, &large, 0).is_err());
+        node.turns(200);
+    }
+    hog
+}
+
 /// As full as it can get by records, with some partitions that still take small ones.
 fn filled(seed: u64, options: &OpenOptions, config: &LogConfig) -> (Node, Random, Vec<LogSlot>) {
     let (mut node, mut random) = growing(48, 63, seed, options);
@@ -234,13 +246,7 @@ fn filled(seed: u64, options: &OpenOptions, config: &LogConfig) -> (Node, Random
     for slot in &slots {
         node.append(*slot, &small, 0).expect("appended");
     }
-    let hog = create(&mut node, 1000);
-    let large = batch(&mut random, 1, 200_000, node.now.wall);
-    let mut refused = 0;
-    while refused < 3 {
-        refused += u32::from(node.append(hog, &large, 0).is_err());
-        node.turns(200);
-    }
+    fill(&mut node, &mut random);
     node.settle();
     (node, random, slots)
 }
@@ -311,13 +317,7 @@ fn what_one_core_frees_is_another_s_that_was_refused() {
     let (mut node, mut random) = growing(48, 0, 110, &options);
     node.disk.set_faults(FaultPlan { growth_refused: PerMillion::ALWAYS, ..FaultPlan::none() });
     node.turns(200);
-    let hog = create(&mut node, 1000);
-    let large = batch(&mut random, 1, 200_000, node.now.wall);
-    let mut refused = 0;
-    while refused < 3 {
-        refused += u32::from(node.append(hog, &large, 0).is_err());
-        node.turns(200);
-    }
+    let hog = fill(&mut node, &mut random);
     let make = |node: &mut Node, number| {
         let now = node.now;
         node.cores[1].store.create(now, partition(number), 0, LogConfig::keep_everything()).err()

@@ -204,11 +204,11 @@ impl Model {
             Told::Seen(partition, base, seen) => self.see_as(partition, base, seen),
             // Nothing of a recording is young: no power fails in it under the weaker durability.
             Told::Raised(partition, watermark, log_start) => {
-                let floor = Floor { run: self.run, ..Floor::default() };
+                let floor = self.no_floor();
                 self.told(Monotonic::ZERO, partition, floor, Some(watermark), Some(log_start));
             }
             Told::Promised(partition, log_start) => {
-                let floor = Floor { run: self.run, ..Floor::default() };
+                let floor = self.no_floor();
                 self.promised(Monotonic::ZERO, partition, floor, log_start);
             }
             Told::DeletesAsked(partition, offset) => self.ask_to_delete(partition, offset),
@@ -239,6 +239,11 @@ impl Model {
 
     fn log(&mut self, partition: PartitionId) -> &mut Log {
         self.logs.get_mut(&partition).unwrap_or_else(|| panic!("{partition} is not one of ours"))
+    }
+
+    /// Of one who knew nothing.
+    fn no_floor(&self) -> Floor {
+        Floor { run: self.run, ..Floor::default() }
     }
 
     pub fn floor(&self, partition: PartitionId) -> Floor {

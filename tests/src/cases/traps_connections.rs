@@ -7,7 +7,7 @@ use crate::topics::create;
 use bytes::Bytes;
 use perf::client::{CallError, Connection, api_versions_request};
 use serde_json::{Value, json};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use wire::messages::fetch_request::{FetchPartition, FetchTopic};
 use wire::messages::{FetchRequest, HeartbeatRequest, MetadataRequest};
 use wire::{ApiKey, KafkaString, RequestKind};
@@ -169,12 +169,10 @@ fn names_that_are_no_text(bench: &mut Bench<'_>) -> Result<Value> {
         found.push(topics_of(bench, client, topic)?);
     }
     // The first has made its topic, sooner or later.
-    let deadline = Instant::now() + Duration::from_secs(15);
-    while topics_of(bench, questions[0].0, questions[0].1)?[0]["ErrorCode"] != 0 {
-        if Instant::now() > deadline {
-            return Err("the topic is never made".into());
-        }
-    }
+    crate::wait::until("the topic", Duration::from_secs(15), || {
+        let topics = topics_of(bench, questions[0].0, questions[0].1)?;
+        Ok((topics[0]["ErrorCode"] == 0).then_some(()))
+    })?;
     // As long as a name can be. Of a topic it is left out: the reference never answers it.
     found.push(topics_of(bench, &[0xFF; LONGEST], questions[0].1)?);
     Ok(json!(found))
