@@ -69,7 +69,7 @@ pub struct Log {
     pub deletes_asked: i64,
     pub rules: Rules,
     pub deleted: bool,
-    /// Bytes sent to it, but for those that are known to be gone.
+    /// Bytes sent to it, but for those whose place is known to be free again.
     bytes: usize,
     largest: usize,
 }
@@ -372,7 +372,10 @@ impl Model {
             if log_start > log.log_start && of_this_run {
                 let gone = log.placed.range(..log_start).filter(|(_, one)| one.next > log.log_start);
                 let gone = gone.filter(|(_, one)| one.next <= log_start).map(|(_, one)| one.bytes).sum();
-                log.bytes = log.bytes.saturating_sub(gone);
+                // A start within a segment frees nothing, and only these topics have small ones.
+                if log.rules.retention_bytes.is_some() {
+                    log.bytes = log.bytes.saturating_sub(gone);
+                }
                 log.log_start = log_start;
             }
             // No log starts beyond its watermark.
