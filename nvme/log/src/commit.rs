@@ -16,12 +16,15 @@ const DEPTH_WITHOUT_FLUSH: usize = 4;
 /// How often freed extents are looked at, and how many at once.
 const QUARANTINE_EVERY: Duration = Duration::from_millis(1);
 const QUARANTINE_A_TURN: usize = 256;
+/// How often those who wait for room try again while nothing is in flight: memory is given back without a word.
+const ROOM_RETRY: Duration = Duration::from_millis(1);
 
 impl Store {
     /// The part of a turn for which answers wait: stages what is due, emits requests in the order in which they are to be
     /// submitted, and gives the events of this turn and of the completions before it. `poll_background` is the rest.
     pub fn poll(&mut self, now: Now, plan: &mut Plan, events: &mut Vec<LogEvent>) {
         if self.stopped.is_none() {
+            self.lane.forget_unused();
             self.poll_stalled();
             self.poll_high_watermarks(now);
             self.poll_retention(now);
@@ -412,13 +415,21 @@ impl Store {
             self.pressure = level;
             self.events.push(LogEvent::Pressure { level });
         }
-        // Where nothing is in flight nothing will come to tell of room, so they try again.
-        let room = self.someone_waits && (self.room_made || self.io.in_flight() == 0);
-        if room || self.space_deadline().is_some_and(|at| at <= now.monotonic) {
+        let again = self.room_deadline().is_some_and(|at| at <= now.monotonic);
+        if again {
+            self.next_room = now.monotonic + ROOM_RETRY;
+        }
+        let room = self.someone_waits && self.room_made;
+        if room || again || self.space_deadline().is_some_and(|at| at <= now.monotonic) {
             (self.someone_waits, self.space_again) = (false, None);
             self.events.push(LogEvent::Room);
         }
         self.room_made = false;
+    }
+
+    /// When whoever waits tries again though nothing is in flight that could tell of room.
+    fn room_deadline(&self) -> Option<Monotonic> {
+        (self.someone_waits && self.io.in_flight() == 0).then_some(self.next_room)
     }
 
     /// When whoever was refused for want of space is to try again; once a stop has begun, never.
@@ -451,8 +462,9 @@ impl Store {
         let zeroes = self.ring_zeroes_deadline();
         let idle = self.idle_deadline();
         let memory = self.reads.next_deadline();
+        let room = self.room_deadline();
         let space = self.space_deadline();
-        [marker, flush, watermark, held, zeroes, idle, memory, space, Some(self.next_retention)]
+        [marker, flush, watermark, held, zeroes, idle, memory, room, space, Some(self.next_retention)]
             .into_iter()
             .flatten()
             .min()

@@ -281,6 +281,13 @@ impl Lane {
         Ok(())
     }
 
+    /// Gives up a commit being built in which nothing stands: what it was reserved for was refused.
+    pub fn forget_unused(&mut self) {
+        if self.open.as_ref().is_some_and(|open| open.used == HEADER_SIZE && open.kind == CommitKind::Records) {
+            self.open = None;
+        }
+    }
+
     /// Closes the commit being built where the ring has room for it and nothing else is on its way there; its tail pieces
     /// wait in `resolved`.
     pub fn close(&mut self) -> bool {

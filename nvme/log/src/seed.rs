@@ -103,6 +103,7 @@ impl Store {
             cache_flush: CacheFlush::default(),
             pressure: PressureLevel::None,
             someone_waits: false,
+            next_room: Monotonic::ZERO,
             space_again: None,
             staged_behind: false,
             room_made: false,

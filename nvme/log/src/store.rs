@@ -61,6 +61,8 @@ pub struct Store {
     pub(crate) pressure: PressureLevel,
     /// Someone was refused for pressure, and something changed since that may help.
     pub(crate) someone_waits: bool,
+    /// They are not told of room before, but by what makes it.
+    pub(crate) next_room: Monotonic,
     /// A partition was refused for want of space: when it may be tried again. Not at each room that is made, which is in
     /// every turn, and kept a full node's loops busy (and from ending) for good.
     pub(crate) space_again: Option<Monotonic>,

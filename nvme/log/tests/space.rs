@@ -309,6 +309,27 @@ fn a_full_namespace_refuses_partitions_and_opens() {
     create(&mut node, 1001);
 }
 
+/// Who is refused for want of space tries again, and again: that writes nothing to the device (it met this in seed 1797100779
+/// of the node's simulation, by the commits that it counted).
+#[test]
+fn what_is_refused_is_no_commit() {
+    let (mut node, mut random) = growing(48, 0, 111, &options(1));
+    let hog = fill(&mut node, &mut random);
+    node.settle();
+    node.cores[0].events.clear();
+    let large = batch(&mut random, 1, 200_000, node.now.wall);
+    let mut told = 0;
+    for _ in 0..100 {
+        assert_eq!(node.append(hog, &large, 0).map(|_| ()), Err(AppendError::Full));
+        node.turns(50);
+        let events = std::mem::take(&mut node.cores[0].events);
+        told += events.iter().filter(|event| matches!(event, LogEvent::Room)).count();
+        let commits = events.iter().filter(|event| matches!(event, LogEvent::Committed { .. })).count();
+        assert_eq!(commits, 0, "an append that was refused was committed");
+    }
+    assert!(told > 0 && told <= 100, "told {told} times of room for 100 refusals");
+}
+
 /// A core that was refused a slab asks again by itself: that another core has given one back it is not told (seeds
 /// 1796700018 and 1796700234 of the node's simulation).
 #[test]
