@@ -3,6 +3,13 @@
 
 use base::Monotonic;
 use nvme_plan::{Completion, DeviceError, Operation, Request, Token};
+use std::time::Duration;
+
+/// Who has not looked for this long slept, or did not run at all: a process that is stopped, a frozen container, a machine
+/// that is moved. What hands requests to the device may have stood still with it,
+const UNWATCHED: Duration = Duration::from_secs(2);
+/// so the device has at least this long from the first look on.
+const GRACE: Duration = Duration::from_secs(1);
 
 /// Names a slot while its request is with the system, which gets it back with its answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -21,6 +28,8 @@ pub(crate) struct InFlight {
     timed_out: usize,
     /// Not later than the earliest deadline held, so that most polls look at none of them.
     earliest: Option<Monotonic>,
+    /// When deadlines were last looked at.
+    looked: Monotonic,
 }
 
 impl InFlight {
@@ -31,6 +40,7 @@ impl InFlight {
             vacant: (0..count).rev().collect(),
             timed_out: 0,
             earliest: None,
+            looked: Monotonic::ZERO,
         }
     }
 
@@ -61,9 +71,14 @@ impl InFlight {
         Some(Completion { token: held.token, operation: Some(held.operation), result })
     }
 
-    /// Reports at most `budget` requests whose deadline has passed.
+    /// Reports at most `budget` requests whose deadline has passed, once the system was asked for what is done.
     pub(crate) fn expire(&mut self, now: Monotonic, budget: usize, completions: &mut Vec<Completion>) -> usize {
+        let unwatched = now.since(std::mem::replace(&mut self.looked, now)) > UNWATCHED;
         if self.earliest.is_none_or(|earliest| now < earliest) {
+            return 0;
+        }
+        if unwatched {
+            self.defer(now + GRACE);
             return 0;
         }
         let mut expired = 0;
@@ -82,6 +97,16 @@ impl InFlight {
         self.earliest = earliest;
         self.timed_out += expired;
         expired
+    }
+
+    /// No deadline passes before this.
+    fn defer(&mut self, until: Monotonic) {
+        let deadlines = self.slots.iter_mut().flatten().filter(|held| !held.timed_out);
+        self.earliest = None;
+        for deadline in deadlines.filter_map(|held| held.deadline.as_mut()) {
+            *deadline = (*deadline).max(until);
+            self.earliest = Some(self.earliest.map_or(*deadline, |earliest| earliest.min(*deadline)));
+        }
     }
 
     /// Requests with the system that were not reported yet.
@@ -130,6 +155,26 @@ mod tests {
         assert_eq!(in_flight.held(), 1);
         assert_eq!(in_flight.release(two, Ok(())).map(|completion| completion.token), Some(Token(2)));
         assert_eq!((in_flight.unreported(), in_flight.held(), in_flight.timed_out()), (0, 0, 0));
+    }
+
+    /// A node that was stopped for longer than a write may take found its flush late as soon as it went on, and ended: the
+    /// kernel's thread that was to begin it had been stopped too.
+    #[test]
+    fn time_in_which_nobody_looked_is_not_held_against_the_device() {
+        let seconds = |seconds: u64| Monotonic(seconds * 1_000_000_000);
+        let mut in_flight = InFlight::new(2);
+        let mut completions = Vec::new();
+        assert_eq!(in_flight.expire(seconds(100), 8, &mut completions), 0);
+        let (one, _) = in_flight.hold(request(1, Some(seconds(130).0)));
+        in_flight.hold(request(2, Some(seconds(200).0)));
+        assert_eq!(in_flight.expire(seconds(100), 8, &mut completions), 0);
+        assert_eq!(in_flight.expire(seconds(150), 8, &mut completions), 0);
+        assert_eq!(in_flight.next_deadline(), Some(seconds(151)));
+        assert!(in_flight.release(one, Ok(())).is_some(), "it comes as if nothing had been");
+        // One that does not come within the grace is late.
+        assert_eq!(in_flight.expire(seconds(210), 8, &mut completions), 0);
+        assert_eq!(in_flight.expire(seconds(211), 8, &mut completions), 1);
+        assert_eq!((completions[0].token, completions[0].result), (Token(2), Err(DeviceError::TimedOut)));
     }
 
     #[test]

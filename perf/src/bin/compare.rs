@@ -195,7 +195,8 @@ impl Pair {
             _ => &self.kafka,
         };
         let options = options(arguments, scenario, kafka);
-        let window = compare::window(broker, &self.pids()?, arguments.broker_core, &self.steady, &options)?;
+        let window = compare::window(broker, &self.pids()?, arguments.broker_core, &self.steady, &options)
+            .map_err(|fault| format!("{}: {fault}\n{}", broker.name(), broker.log_tail()))?;
         println!(
             "  {:6} {}; others took {:.1} % of a core{}",
             broker.name(),
