@@ -78,7 +78,8 @@ pub enum Operation {
 pub struct Request {
     pub token: Token,
     pub class: Class,
-    /// When the device must have completed it; passing it is `DeviceError::TimedOut` and rule 6.
+    /// When the device must have completed it; passing it is `DeviceError::TimedOut` and rule 6. Where nobody looked at a
+    /// queue for seconds, it may take a little longer: the process may not have run.
     pub deadline: Option<Monotonic>,
     pub operation: Operation,
 }
