@@ -101,6 +101,12 @@ pub struct Floor {
     run: u64,
 }
 
+impl Floor {
+    pub fn is_of_run(&self, other: &Floor) -> bool {
+        self.run == other.run
+    }
+}
+
 /// A step of what is known, as a recording keeps it: applied in their order to a new model they make the same one.
 #[derive(Clone, Debug)]
 pub enum Told {
@@ -262,6 +268,12 @@ impl Model {
         self.note(|| Told::Sent(sent.clone()));
         self.sent.push(sent);
         self.sent.len() as u64 - 1
+    }
+
+    /// Whether something was asked, or set, for which the log's start may have moved beyond this.
+    pub fn may_have_moved(&self, partition: PartitionId, beyond: i64) -> bool {
+        let moves = |log: &Log| log.deletes_asked > beyond || log.rules.retention_bytes.is_some();
+        self.logs.get(&partition).is_some_and(moves)
     }
 
     /// The batch is known to stand somewhere.

@@ -157,6 +157,7 @@ impl Step {
 struct Verification {
     lane: usize,
     sequence: u64,
+    start: Block,
     crc: u32,
     result: usize,
 }
@@ -487,8 +488,8 @@ impl Opening {
                         continue;
                     }
                     let result = self.driver.read(BlockRange::new(done.direct_block, blocks));
-                    let (sequence, crc) = (commit.sequence, done.direct_crc);
-                    self.verifications.push(Verification { lane, sequence, crc, result });
+                    let (sequence, start, crc) = (commit.sequence, done.direct_block, done.direct_crc);
+                    self.verifications.push(Verification { lane, sequence, start, crc, result });
                 }
             }
         }
@@ -504,6 +505,7 @@ impl Opening {
             }
         }
         if rejected.is_empty() {
+            self.write_verified();
             return self.look_before_roots();
         }
         for (lane, sequence) in rejected {
@@ -513,6 +515,16 @@ impl Opening {
         // What they had done to the shards is undone by loading those again.
         self.report.suspects.clear();
         Ok(self.read_roots())
+    }
+
+    /// That they can be read does not mean that a flush will save them: one that failed before was the last that had to, and
+    /// none has to save what was in flight when its process was killed. So they are written once more, and flushed.
+    fn write_verified(&mut self) {
+        for Verification { start, result, .. } in std::mem::take(&mut self.verifications) {
+            let bytes = self.driver.result(result).to_vec();
+            self.driver.write(start, bytes);
+        }
+        self.driver.flush();
     }
 
     fn rewrite_differing(&mut self) -> Step {
