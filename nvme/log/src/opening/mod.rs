@@ -157,7 +157,6 @@ impl Step {
 struct Verification {
     lane: usize,
     sequence: u64,
-    start: Block,
     crc: u32,
     result: usize,
 }
@@ -488,8 +487,8 @@ impl Opening {
                         continue;
                     }
                     let result = self.driver.read(BlockRange::new(done.direct_block, blocks));
-                    let (sequence, start, crc) = (commit.sequence, done.direct_block, done.direct_crc);
-                    self.verifications.push(Verification { lane, sequence, start, crc, result });
+                    let (sequence, crc) = (commit.sequence, done.direct_crc);
+                    self.verifications.push(Verification { lane, sequence, crc, result });
                 }
             }
         }
@@ -505,7 +504,6 @@ impl Opening {
             }
         }
         if rejected.is_empty() {
-            self.write_verified();
             return self.look_before_roots();
         }
         for (lane, sequence) in rejected {
@@ -515,16 +513,6 @@ impl Opening {
         // What they had done to the shards is undone by loading those again.
         self.report.suspects.clear();
         Ok(self.read_roots())
-    }
-
-    /// That they can be read does not mean that a flush will save them: one that failed before was the last that had to, and
-    /// none has to save what was in flight when its process was killed. So they are written once more, and flushed.
-    fn write_verified(&mut self) {
-        for Verification { start, result, .. } in std::mem::take(&mut self.verifications) {
-            let bytes = self.driver.result(result).to_vec();
-            self.driver.write(start, bytes);
-        }
-        self.driver.flush();
     }
 
     fn rewrite_differing(&mut self) -> Step {
