@@ -41,6 +41,8 @@ pub enum Purpose {
     CheckpointRoot,
     CheckpointRootFlush,
     RingZeroes,
+    /// Takes a commit back whose flush has failed.
+    Withdrawal,
 }
 
 pub struct Io {

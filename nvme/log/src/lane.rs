@@ -85,6 +85,8 @@ pub enum CommitStep {
 
 pub struct CommitInFlight {
     pub sequence: u64,
+    /// Where its first block lies.
+    pub start: Block,
     pub step: CommitStep,
     pub effects: Vec<Effect>,
     pub flush_after: bool,
