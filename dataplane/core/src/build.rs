@@ -149,13 +149,12 @@ pub(crate) fn build(
         inflate_max: INFLATE_BYTES_MAX,
     };
     let counters = CoreCounters::new(Arc::clone(&shared.words), seed.core);
-    let mut sessions =
+    let sessions =
         Sessions::new(now, seed.core, shared.cores, Arc::clone(&shared.facts), file_settings.clone(), receive / 2);
     let office = match office {
         None => None,
         Some(seed) => {
             let office = open_office(&shared, seed, &mut net, &mut random)?;
-            sessions.on_view(Arc::clone(office.keeper.view()));
             let first = office.hello.listeners.first();
             let address = first.map(|l| format!("{}:{}", l.advertised_host, l.advertised_port));
             listening(address.unwrap_or_default())?;

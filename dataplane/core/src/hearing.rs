@@ -94,23 +94,25 @@ impl<S: Streams, N: Namespace, O: Offload> Core<S, N, O> {
     }
 
     fn publish_view(&mut self, view: Arc<View>, bytes: Option<Vec<u8>>) {
-        let office = self.office.as_mut().expect("only core 0 has the view");
-        let settings = office.keeper.settings_if_changed(&office.file_settings, &view);
-        if let Some(settings) = &settings {
-            let names = office.hello.listeners.iter().map(|listener| listener.name.as_str());
-            office.keeper.set_connection_limits(ConnectionLimits::from_settings(settings, names));
-        }
         let metadata_offset = view.metadata_offset().expect("a published view has one");
+        self.tell_view(&view);
         if let Some(bytes) = bytes
             && let Err(error) = self.store.save_view(bytes, metadata_offset)
         {
             tracing::warn!(%error, "the view is not saved; after a restart it is asked for again");
         }
-        if let Some(settings) = settings {
+        self.say_up(Up::ViewApplied { metadata_offset });
+    }
+
+    /// To every core: what they go by from now on, with the settings that stand in it.
+    pub(crate) fn tell_view(&mut self, view: &Arc<View>) {
+        let office = self.office.as_mut().expect("only core 0 has the view");
+        if let Some(settings) = office.keeper.settings_if_changed(&office.file_settings, view) {
+            let names = office.hello.listeners.iter().map(|listener| listener.name.as_str());
+            office.keeper.set_connection_limits(ConnectionLimits::from_settings(&settings, names));
             self.mesh.send_all(|| Message::Settings(Box::new(settings.clone())));
         }
         self.mesh.send_all(|| Message::View(view.clone()));
-        self.say_up(Up::ViewApplied { metadata_offset });
     }
 
     fn on_down(&mut self, now: Now, message: Down) -> Result<(), KeeperError> {

@@ -24,6 +24,7 @@ use offload::{Class, Finished, JobToken, Offload};
 use partition::{JobId, Partitions};
 use session::{Gate, Sessions, Turn};
 use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
 use std::time::Duration;
 
 /// Budgets of one turn. A step that used its budget up goes on in the next turn, after the others had theirs.
@@ -151,7 +152,7 @@ pub struct Scratch {
 
 impl<S: Streams, N: Namespace, O: Offload> Core<S, N, O> {
     pub fn new(parts: CoreParts<S, N, O>) -> Core<S, N, O> {
-        Core {
+        let mut core = Core {
             id: parts.id,
             net: parts.net,
             namespace: parts.namespace,
@@ -185,7 +186,13 @@ impl<S: Streams, N: Namespace, O: Offload> Core<S, N, O> {
             session_jobs: HashMap::new(),
             next_session_job: 0,
             turn_at: Monotonic::ZERO,
+        };
+        // What was saved is known to every core before it gets a connection, whether the control plane is there or not.
+        if let Some(view) = core.office.as_ref().map(|office| Arc::clone(office.keeper.view())) {
+            core.sessions.on_view(Arc::clone(&view));
+            core.tell_view(&view);
         }
+        core
     }
 
     /// One turn; returns the work done, 0 for an empty one.

@@ -121,6 +121,27 @@ fn several_cores_serve_connections_and_partitions_of_each_other() {
     plane.stop(dataplane);
 }
 
+/// Cores other than the first knew no topic before the control plane had spoken: clients took what they answered for the end of
+/// their topics.
+#[test]
+fn every_core_knows_the_saved_topics_before_the_control_plane_comes() {
+    let directory = Directory::new("alone");
+    let set = &["cores=3", "size=\"256MiB\""];
+    let dataplane = start(&directory.0, false, set);
+    let mut plane = ControlPlane::connect(&directory.0);
+    plane.state(10, 0, 12);
+    plane.stop(dataplane);
+    let dataplane = start(&directory.0, false, set);
+    let mut clients: Vec<Client> = (0..6).map(|_| Client::connect(&dataplane)).collect();
+    for client in &mut clients {
+        let metadata = client.ask(12, &MetadataRequest { topics: None, ..Default::default() });
+        let known: Vec<usize> = metadata.topics.iter().map(|topic| topic.partitions.len()).collect();
+        assert_eq!((metadata.brokers.len(), known), (1, vec![12]));
+    }
+    let plane = ControlPlane::connect(&directory.0);
+    plane.stop(dataplane);
+}
+
 /// A helper looks up and encodes what would hold a loop; the connection's next request waits for it.
 #[test]
 fn a_long_metadata_request_is_answered_off_the_loop_and_in_order() {

@@ -239,12 +239,9 @@ impl<D: Disk> Node<D> {
             let partition_options =
                 partition::Options { node: NODE, core: id, link_core: CoreId(0), inflate_max: 64 * MIB };
             let share = self.options.receive_bytes / 2;
-            let mut sessions = Sessions::new(now, id, count, Arc::clone(&facts), broker.clone(), share);
-            let office = office.take().map(|(log_keeper, view, held)| {
-                let office = self.open_office(&mut net, &mut random, &report, (log_keeper, view, held));
-                sessions.on_view(Arc::clone(office.keeper.view()));
-                office
-            });
+            let sessions = Sessions::new(now, id, count, Arc::clone(&facts), broker.clone(), share);
+            let recovered = office.take();
+            let office = recovered.map(|recovered| self.open_office(&mut net, &mut random, &report, recovered));
             let offload = InlineOffload::disordered(64, Random::from_seed(random.next_u64()));
             cores.push(Core::new(CoreParts {
                 id,
