@@ -14,6 +14,9 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+/// A growth leaves this much of the file system: the control plane's log lies there too, and whatever else the host has.
+pub const HOST_SPACE_LEFT: u64 = 16 * 1024 * 1024;
+
 /// Largest transfer of one request, in blocks: a commit of 1 MiB and its header, with room to spare.
 pub(crate) const TRANSFER_MAX: u32 = 1024;
 
@@ -211,8 +214,23 @@ impl NamespaceFile {
         self.blocks.load(Ordering::Acquire)
     }
 
-    pub(crate) fn note_growth(&self, range: BlockRange) {
-        self.blocks.fetch_max(range.end().0, Ordering::AcqRel);
+    /// A growth is over. ext4 keeps what it took before it found no more, up to the last block of the file system, where
+    /// nobody else could write any more, the control plane first of all: a growth that was refused is taken back. That call
+    /// may block; it comes only where somebody else took the space since `has_room` looked.
+    pub(crate) fn note_growth(&self, range: BlockRange, grown: bool) {
+        if grown {
+            self.blocks.fetch_max(range.end().0, Ordering::AcqRel);
+        } else if let Err(error) = self.file.set_len(offset(range)) {
+            tracing::warn!(path = %self.path.display(), %error, "what a refused growth took cannot be given back");
+        }
+    }
+
+    /// Whether the file system has room for so much more, and leaves some to others. What cannot be found out is tried.
+    fn has_room(&self, bytes: u64) -> bool {
+        match sys::space_left(&self.file) {
+            Ok(Some(left)) => left >= bytes + HOST_SPACE_LEFT,
+            Ok(None) | Err(_) => true,
+        }
     }
 
     /// The result of what is over when `submit` returns: a refusal, or a write into the page cache (the one argued
@@ -220,6 +238,11 @@ impl NamespaceFile {
     pub(crate) fn answer_at_once(&self, geometry: &Geometry, operation: &Operation) -> Option<Result<(), DeviceError>> {
         if let Err(error) = check(operation, geometry) {
             return Some(Err(error));
+        }
+        if let Operation::Grow { range } = operation
+            && !self.has_room(range.bytes())
+        {
+            return Some(Err(DeviceError::NoSpace));
         }
         let Operation::Write { range, pieces, promise: Promise::Cached } = operation else { return None };
         let Some(cached) = &self.cached else { return Some(Err(DeviceError::Failed(EROFS))) };
@@ -365,4 +388,28 @@ fn geometry(file: &File, options: &FileOptions, is_device: bool, blocks: u64) ->
 pub fn free_bytes(path: &Path) -> io::Result<u64> {
     let facts = rustix::fs::statvfs(path)?;
     Ok(facts.f_bavail.saturating_mul(facts.f_frsize))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_refused_growth_is_taken_back_and_none_begins_that_would_leave_nothing() {
+        let path = std::env::temp_dir().join(format!("pollux-growth-{}", std::process::id()));
+        let options = FileOptions { create: Some(64 * BLOCK_SIZE as u64), ..FileOptions::new(&path) };
+        let file = NamespaceFile::open(&options).unwrap();
+        let range = BlockRange::new(base::Block(64), 64);
+        let len = || std::fs::metadata(&path).unwrap().len();
+        // What a file system had found when it refused the rest.
+        file.file.set_len(100 * BLOCK_SIZE as u64).unwrap();
+        file.note_growth(range, false);
+        assert_eq!((len(), file.blocks()), (64 * BLOCK_SIZE as u64, 64));
+        file.file.set_len(128 * BLOCK_SIZE as u64).unwrap();
+        file.note_growth(range, true);
+        assert_eq!((len(), file.blocks()), (128 * BLOCK_SIZE as u64, 128));
+        let left = sys::space_left(&file.file).unwrap();
+        assert!(file.has_room(0) && left.is_none_or(|left| !file.has_room(left)));
+        std::fs::remove_file(&path).unwrap();
+    }
 }

@@ -133,8 +133,8 @@ impl ThreadedNamespace {
 
     fn finish(&mut self, (slot, result): Answer) -> Option<Completion> {
         let operation = self.in_flight.operation(slot);
-        if let (Operation::Grow { range }, Ok(())) = (operation, &result) {
-            self.file.note_growth(*range);
+        if let Operation::Grow { range } = operation {
+            self.file.note_growth(*range, result.is_ok());
         }
         let result = result.map_err(|error| sys::device_error(&error, operation));
         let completion = self.in_flight.release(slot, result);

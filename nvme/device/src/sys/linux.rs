@@ -68,24 +68,19 @@ pub(crate) fn punch_hole(file: &File, at: u64, bytes: u64) -> io::Result<()> {
     Ok(rustix::fs::fallocate(file, FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE, at, bytes)?)
 }
 
-/// Takes space for the bytes and extends the file over them, or leaves it as it was. A file system that cannot promise space
-/// (EOPNOTSUPP) only extends it.
+/// Takes space for the bytes and extends the file over them. A file system that cannot promise space (EOPNOTSUPP) only
+/// extends it.
 pub(crate) fn allocate(file: &File, at: u64, bytes: u64) -> io::Result<()> {
-    all_or_nothing(file, || match rustix::fs::fallocate(file, FallocateFlags::empty(), at, bytes) {
+    match rustix::fs::fallocate(file, FallocateFlags::empty(), at, bytes) {
         Err(rustix::io::Errno::OPNOTSUPP) => file.set_len(at + bytes),
         result => Ok(result?),
-    })
+    }
 }
 
-/// ext4 keeps what it took before it found no more, up to the last block of the file system: nobody else could write there
-/// then, the control plane first of all.
-fn all_or_nothing(file: &File, take: impl FnOnce() -> io::Result<()>) -> io::Result<()> {
-    let before = file.metadata()?.len();
-    take().inspect_err(|error| {
-        if let Err(kept) = file.set_len(before) {
-            tracing::warn!(%error, %kept, "space was refused, and what was taken of it cannot be given back");
-        }
-    })
+/// Bytes that the file's file system still has for anybody; `None` where it has no bounds of its own (memory).
+pub(crate) fn space_left(file: &File) -> io::Result<Option<u64>> {
+    let told = rustix::fs::fstatvfs(file)?;
+    Ok((told.f_blocks > 0).then(|| told.f_bavail.saturating_mul(told.f_frsize)))
 }
 
 /// Keeps the calling thread on these CPUs. Best effort: a container may allow none of them.
@@ -177,18 +172,6 @@ mod tests {
         assert_eq!(find_holder(locks, "fe:00:99"), Some(13));
         assert_eq!(find_holder(locks, "fe:00:9"), None);
         assert_eq!(find_holder("garbage\n1: FLOCK\n", "fe:00:9"), None);
-    }
-
-    #[test]
-    fn a_refused_growth_gives_back_what_it_took() {
-        let file = memory_file("pollux-growth").unwrap();
-        allocate(&file, 0, 1 << 20).unwrap();
-        let full = io::Error::from(io::ErrorKind::StorageFull);
-        let taken = all_or_nothing(&file, || file.set_len(3 << 20).and(Err(full)));
-        assert_eq!(taken.unwrap_err().kind(), io::ErrorKind::StorageFull);
-        assert_eq!(file.metadata().unwrap().len(), 1 << 20);
-        allocate(&file, 1 << 20, 1 << 20).unwrap();
-        assert_eq!(file.metadata().unwrap().len(), 2 << 20);
     }
 
     #[test]
