@@ -2,7 +2,8 @@
 
 use crate::lane::Effect;
 use crate::partition::Partition;
-use crate::store::Store;
+use crate::shard::Shard;
+use crate::store::{Stopping, Store};
 use base::{Now, Offset, WallMillis};
 use nvme_format::record::Change;
 use std::time::Duration;
@@ -20,6 +21,9 @@ impl Store {
         }
         if self.retention_round.is_empty() {
             self.retention_round = self.slots().map(|(slot, _)| slot).collect();
+            // The roots of a shard whose partitions are gone still name storage, and that holds its slabs back, until two
+            // more have been written: where all is refused, nothing else brings those.
+            self.checkpoint_wanted |= self.stopping == Stopping::No && self.shards.iter().any(Shard::keeps_for_nobody);
         }
         self.retain_some(now, RETAINED_A_TURN);
         // A round that is not over goes on in the next turn.

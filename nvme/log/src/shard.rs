@@ -98,6 +98,11 @@ impl Shard {
         tenancy
     }
 
+    /// It has storage for checkpoints, and nothing that they would have to tell of.
+    pub fn keeps_for_nobody(&self) -> bool {
+        self.partitions == 0 && self.view.is_none() && !self.storage.is_empty()
+    }
+
     /// Units of its slabs that a shard keeps from data, for checkpoints.
     fn internal_units(&self) -> u64 {
         self.checkpoint_units().min(self.space.total_units() / 2)

@@ -330,6 +330,43 @@ fn what_is_refused_is_no_commit() {
     assert!(told > 0 && told <= 100, "told {told} times of room for 100 refusals");
 }
 
+/// What deleted partitions took goes to those that are left and are refused, without a restart, whichever shards had it.
+#[test]
+fn what_deleted_partitions_took_goes_to_whoever_is_refused() {
+    let options = options(1);
+    let (mut node, mut random) = growing(96, 0, 112, &options);
+    node.turns(2000);
+    let slots: Vec<LogSlot> = (0..12).map(|number| create(&mut node, number)).collect();
+    node.turns(2000);
+    let fill = |node: &mut Node, slots: &[LogSlot], bytes: &[u8]| {
+        let (mut taken, mut refused) = (0, 0);
+        while refused < 200 {
+            for slot in slots {
+                match node.append(*slot, bytes, 0) {
+                    Ok(_) => (taken, refused) = (taken + bytes.len(), 0),
+                    Err(_) => refused += 1,
+                }
+            }
+            node.turns(20);
+            node.now = advance(node.now, Duration::from_millis(100));
+        }
+        taken
+    };
+    let (small, large) = (batch(&mut random, 1, 20_000, node.now.wall), batch(&mut random, 1, 400_000, node.now.wall));
+    let before = fill(&mut node, &slots, &small);
+    // Two checkpoints have taken room in every shard.
+    for _ in 0..2 {
+        node.store().checkpoint();
+        node.turns(2000);
+    }
+    for slot in &slots[4..] {
+        node.store().delete(*slot).expect("deleted");
+    }
+    let after = fill(&mut node, &slots[..4], &large);
+    let (free, all) = node.store().space_use();
+    assert!(free * 8 < all, "{free} bytes of {all} lie idle while appends are refused; {before} bytes, then {after}");
+}
+
 /// A core that was refused a slab asks again by itself: that another core has given one back it is not told (seeds
 /// 1796700018 and 1796700234 of the node's simulation).
 #[test]
