@@ -50,13 +50,18 @@ fn serve(mut files: Files, directory: &Path, inbox: &mpsc::Receiver<DiskWork>, o
             DiskWork::Job(job) => Event::Quorum(files.run(job)),
             DiskWork::Read(read) => Event::Quorum(files.read(read)),
             DiskWork::StoreRun(content) => {
-                Event::RunStored(store_run(directory, &content).map_err(|error| error.to_string()))
+                Event::RunStored(store_run(directory, &content).map_err(|error| told(&error)))
             }
         };
         if outbox.send(event).is_err() {
             return;
         }
     }
+}
+
+/// The system's word, and what to do about it: the control plane stops over it.
+fn told(error: &io::Error) -> String {
+    format!("{error}{}", crate::advice(error))
 }
 
 /// Replaces the file so that after a crash either content is there, whole.
@@ -86,5 +91,18 @@ pub(crate) fn read_run(directory: &Path) -> Result<Option<Vec<u8>>, DaemonError>
         Ok(bytes) => Ok(Some(bytes)),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
         Err(error) => Err(DaemonError::File { what: "reading", path, error }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_run_that_cannot_be_stored_says_what_to_do() {
+        let nowhere = std::env::temp_dir().join(format!("pollux-no-such-{}", std::process::id()));
+        let error = store_run(&nowhere, &Bytes::from_static(b"run")).expect_err("there is no such directory");
+        assert!(told(&error).ends_with("; correct the path"), "{}", told(&error));
+        assert!(told(&io::Error::from(io::ErrorKind::StorageFull)).ends_with("; make room on its file system"));
     }
 }
