@@ -50,7 +50,7 @@ fn serve(mut files: Files, directory: &Path, inbox: &mpsc::Receiver<DiskWork>, o
             DiskWork::Job(job) => Event::Quorum(files.run(job)),
             DiskWork::Read(read) => Event::Quorum(files.read(read)),
             DiskWork::StoreRun(content) => {
-                Event::RunStored(store_run(directory, &content).map_err(|error| told(&error)))
+                Event::RunStored(store_run(directory, &content).map_err(|error| error.to_string()))
             }
         };
         if outbox.send(event).is_err() {
@@ -59,19 +59,18 @@ fn serve(mut files: Files, directory: &Path, inbox: &mpsc::Receiver<DiskWork>, o
     }
 }
 
-/// The system's word, and what to do about it: the control plane stops over it.
-fn told(error: &io::Error) -> String {
-    format!("{error}{}", crate::advice(error))
+fn store_run(directory: &Path, content: &Bytes) -> Result<(), DaemonError> {
+    let path = run_file(directory);
+    replace(directory, &path, content).map_err(|error| DaemonError::File { what: "writing", path, error })
 }
 
 /// Replaces the file so that after a crash either content is there, whole.
-fn store_run(directory: &Path, content: &Bytes) -> io::Result<()> {
-    let path = run_file(directory);
+fn replace(directory: &Path, path: &Path, content: &Bytes) -> io::Result<()> {
     let next = path.with_extension("tmp");
     let mut file = File::create(&next)?;
     file.write_all(content)?;
     file.sync_all()?;
-    std::fs::rename(&next, &path)?;
+    std::fs::rename(&next, path)?;
     File::open(directory)?.sync_all()
 }
 
@@ -102,7 +101,8 @@ mod tests {
     fn a_run_that_cannot_be_stored_says_what_to_do() {
         let nowhere = std::env::temp_dir().join(format!("pollux-no-such-{}", std::process::id()));
         let error = store_run(&nowhere, &Bytes::from_static(b"run")).expect_err("there is no such directory");
-        assert!(told(&error).ends_with("; correct the path"), "{}", told(&error));
-        assert!(told(&io::Error::from(io::ErrorKind::StorageFull)).ends_with("; make room on its file system"));
+        assert!(error.to_string().ends_with("; correct the path"), "{error}");
+        let error = DaemonError::File { what: "writing", path: nowhere, error: io::ErrorKind::StorageFull.into() };
+        assert!(error.to_string().ends_with("; make room on its file system"), "{error}");
     }
 }

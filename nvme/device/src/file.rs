@@ -227,10 +227,10 @@ impl NamespaceFile {
 
     /// Whether the file system has room for so much more, and leaves some to others. What cannot be found out is tried.
     fn has_room(&self, bytes: u64) -> bool {
-        match sys::space_left(&self.file) {
-            Ok(Some(left)) => left >= bytes + HOST_SPACE_LEFT,
-            Ok(None) | Err(_) => true,
-        }
+        rustix::fs::fstatvfs(&self.file).map_or(true, |facts| {
+            // One in memory may have no bounds of its own.
+            facts.f_blocks == 0 || free(&facts) >= bytes + HOST_SPACE_LEFT
+        })
     }
 
     /// The result of what is over when `submit` returns: a refusal, or a write into the page cache (the one argued
@@ -386,8 +386,11 @@ fn geometry(file: &File, options: &FileOptions, is_device: bool, blocks: u64) ->
 /// Bytes that an unprivileged process may still take on the file system of `path` (a directory or a file): what a
 /// default of `data.size` is a share of.
 pub fn free_bytes(path: &Path) -> io::Result<u64> {
-    let facts = rustix::fs::statvfs(path)?;
-    Ok(facts.f_bavail.saturating_mul(facts.f_frsize))
+    Ok(free(&rustix::fs::statvfs(path)?))
+}
+
+fn free(facts: &rustix::fs::StatVfs) -> u64 {
+    facts.f_bavail.saturating_mul(facts.f_frsize)
 }
 
 #[cfg(test)]
@@ -408,8 +411,8 @@ mod tests {
         file.file.set_len(128 * BLOCK_SIZE as u64).unwrap();
         file.note_growth(range, true);
         assert_eq!((len(), file.blocks()), (128 * BLOCK_SIZE as u64, 128));
-        let left = sys::space_left(&file.file).unwrap();
-        assert!(file.has_room(0) && left.is_none_or(|left| !file.has_room(left)));
+        let facts = rustix::fs::fstatvfs(&file.file).unwrap();
+        assert!(file.has_room(0) && (facts.f_blocks == 0 || !file.has_room(free(&facts))));
         std::fs::remove_file(&path).unwrap();
     }
 }

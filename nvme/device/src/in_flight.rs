@@ -6,9 +6,9 @@ use nvme_plan::{Completion, DeviceError, Operation, Request, Token};
 use std::time::Duration;
 
 /// Who has not looked for this long slept, or did not run at all: a process that is stopped, a frozen container, a machine
-/// that is moved. What hands requests to the device may have stood still with it,
+/// that is moved. What hands requests to the device may have stood still with it.
 const UNWATCHED: Duration = Duration::from_secs(2);
-/// so the device has at least this long from the first look on.
+/// What the device has at least from the first look after such a time.
 const GRACE: Duration = Duration::from_secs(1);
 
 /// Names a slot while its request is with the system, which gets it back with its answer.
@@ -101,12 +101,14 @@ impl InFlight {
 
     /// No deadline passes before this.
     fn defer(&mut self, until: Monotonic) {
-        let deadlines = self.slots.iter_mut().flatten().filter(|held| !held.timed_out);
-        self.earliest = None;
-        for deadline in deadlines.filter_map(|held| held.deadline.as_mut()) {
-            *deadline = (*deadline).max(until);
-            self.earliest = Some(self.earliest.map_or(*deadline, |earliest| earliest.min(*deadline)));
-        }
+        let unreported = self.slots.iter_mut().flatten().filter(|held| !held.timed_out);
+        let deadlines = unreported.filter_map(|held| held.deadline.as_mut());
+        self.earliest = deadlines
+            .map(|deadline| {
+                *deadline = (*deadline).max(until);
+                *deadline
+            })
+            .min();
     }
 
     /// Requests with the system that were not reported yet.

@@ -129,7 +129,7 @@ impl Store {
     /// tear (seed 1797006683).
     fn withdraw(&mut self, now: Now, sequence: u64) {
         let deadline = self.deadline(now);
-        let Some(commit) = self.lane.in_flight.iter().find(|commit| commit.sequence == sequence) else { return };
+        let Some(commit) = self.commit_in_flight(sequence) else { return };
         let operation = Operation::WriteZeroes { range: BlockRange::new(commit.start, 1) };
         self.io.emit(Purpose::Withdrawal, Class::Commit, deadline, operation);
     }
@@ -226,10 +226,10 @@ impl Store {
             commit.step = CommitStep::Writing { parts: parts - 1 };
             return;
         }
-        if commit.flush_after && stopped {
-            return self.withdraw(now, sequence);
-        }
         if commit.flush_after {
+            if stopped {
+                return self.withdraw(now, sequence);
+            }
             commit.step = CommitStep::Flushing;
             self.io.emit(Purpose::CommitFlush { sequence }, Class::Commit, deadline, Operation::Flush);
             return;

@@ -77,12 +77,6 @@ pub(crate) fn allocate(file: &File, at: u64, bytes: u64) -> io::Result<()> {
     }
 }
 
-/// Bytes that the file's file system still has for anybody; `None` where it has no bounds of its own (memory).
-pub(crate) fn space_left(file: &File) -> io::Result<Option<u64>> {
-    let told = rustix::fs::fstatvfs(file)?;
-    Ok((told.f_blocks > 0).then(|| told.f_bavail.saturating_mul(told.f_frsize)))
-}
-
 /// Keeps the calling thread on these CPUs. Best effort: a container may allow none of them.
 pub(crate) fn place_thread(cpus: &[usize]) {
     let mut set = rustix::thread::CpuSet::new();

@@ -48,10 +48,6 @@ pub(crate) fn allocate(file: &File, at: u64, bytes: u64) -> io::Result<()> {
     file.set_len(at + bytes)
 }
 
-pub(crate) fn space_left(_file: &File) -> io::Result<Option<u64>> {
-    Ok(None)
-}
-
 pub(crate) fn place_thread(_cpus: &[usize]) {}
 
 pub(crate) fn lock_holder(_file: &File) -> Option<u32> {
