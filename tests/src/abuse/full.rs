@@ -22,6 +22,9 @@ const STORAGE_ERROR: i16 = 56;
 const TOPIC_RESOURCE: i8 = 2;
 /// The value of a record; its first bytes are its number.
 const VALUE: usize = 100_000;
+/// How long nothing may be taken before a namespace counts as full: what a deletion gave back is there by then, as
+/// retention looks every second and may have to wait for a checkpoint.
+const FULL_FOR: Duration = Duration::from_secs(3);
 
 #[derive(Clone, Debug)]
 pub struct Plan {
@@ -78,16 +81,15 @@ pub struct Filled {
     pub acknowledged: i64,
 }
 
-/// Appends in turn until all of them refuse; returns the refusal's text.
+/// Appends in turn until all of them have refused for [`FULL_FOR`]; returns the refusal's text.
 pub fn fill(topics: &mut [Filled]) -> Result<String> {
-    let mut refusals = 0;
+    let mut refused_since = None;
     loop {
         for topic in &mut *topics {
             match topic.append()? {
-                None => refusals = 0,
+                None => refused_since = None,
                 Some((STORAGE_ERROR, text)) => {
-                    refusals += 1;
-                    if refusals > 6 {
+                    if refused_since.get_or_insert_with(Instant::now).elapsed() > FULL_FOR {
                         return Ok(text);
                     }
                 }
@@ -181,10 +183,13 @@ impl Filled {
         self.verify_from(0)
     }
 
-    /// The same for what retention has left.
+    /// The same for what retention leaves, once it has taken something.
     fn verify_newest(&self) -> Result<()> {
-        let start = self.read(self.acknowledged)?.1;
-        if start == 0 || start >= self.acknowledged {
+        let start = wait::until("retention to move the log's start", PATIENCE, || {
+            let start = self.read(self.acknowledged)?.1;
+            Ok((start > 0).then_some(start))
+        })?;
+        if start >= self.acknowledged {
             return Err(format!("the log of {} records starts at {start}", self.acknowledged).into());
         }
         self.verify_from(start)
