@@ -23,8 +23,10 @@ const RESTART_PAUSE_FIRST: Duration = Duration::from_millis(100);
 const RESTART_PAUSE_MAX: Duration = Duration::from_secs(10);
 /// A child that lived this long starts again with the first pause.
 const RESTART_PAUSE_RESET: Duration = Duration::from_secs(60);
-/// How long a clean stop may take before the children are killed.
+/// How long a clean stop of both children may take before they are killed.
 const STOP_TIME_MAX: Duration = Duration::from_secs(30);
+/// What of it is kept for the dataplane: a control plane that waits for one that no longer answers is killed before.
+const DATAPLANE_STOP_TIME: Duration = Duration::from_secs(10);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Role {
@@ -175,13 +177,13 @@ impl Supervisor {
                 Some(Event::Line(role, value)) = self.inbox.recv() => self.on_line(role, &value),
                 turn = next(&mut dataplane) => {
                     if let Some(code) = self.on_turn(&mut dataplane, turn)? {
-                        stop(&mut controlplane).await;
+                        stop(&mut controlplane, Instant::now() + STOP_TIME_MAX).await;
                         return Ok(code);
                     }
                 }
                 turn = next(&mut controlplane) => {
                     if let Some(code) = self.on_turn(&mut controlplane, turn)? {
-                        stop(&mut dataplane).await;
+                        stop(&mut dataplane, Instant::now() + STOP_TIME_MAX).await;
                         return Ok(code);
                     }
                 }
@@ -189,8 +191,9 @@ impl Supervisor {
         }
         // The control plane takes the node out of service and has the dataplane stop cleanly; the dataplane's own signal
         // comes after it, for the case that there was no control plane to do so.
-        stop(&mut controlplane).await;
-        stop(&mut dataplane).await;
+        let until = Instant::now() + STOP_TIME_MAX;
+        stop(&mut controlplane, until - DATAPLANE_STOP_TIME).await;
+        stop(&mut dataplane, until).await;
         tracing::info!("stopped");
         Ok(ExitCode::SUCCESS)
     }
@@ -283,13 +286,13 @@ async fn next(process: &mut Process) -> Turn {
 }
 
 /// Asks a child to stop, and kills it when it does not in time.
-async fn stop(process: &mut Process) {
+async fn stop(process: &mut Process, until: Instant) {
     let Some(child) = &mut process.child else { return };
     if let Some(pid) = child.id().and_then(|pid| rustix::process::Pid::from_raw(pid as i32)) {
         // It may just have ended by itself.
         let _ = rustix::process::kill_process(pid, rustix::process::Signal::TERM);
     }
-    if tokio::time::timeout(STOP_TIME_MAX, child.wait()).await.is_err() {
+    if tokio::time::timeout_at(until.into(), child.wait()).await.is_err() {
         tracing::error!(process = process.role.subcommand(), "did not stop in time and is killed");
         let _ = child.kill().await;
     }

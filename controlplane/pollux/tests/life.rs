@@ -69,6 +69,22 @@ fn a_stop_answers_what_waits_and_leaves_a_clean_namespace() {
     assert!(next.stop().success());
 }
 
+/// The control plane waits for a dataplane that does not answer, and neither may take the other's time.
+#[test]
+fn a_stop_is_bounded_though_the_dataplane_is_frozen() {
+    let folder = Folder::new();
+    let mut node = Running::start(&folder.0.join("data"), &[]).ready();
+    node.produce("kept", 200.0, 0.3);
+    signal(node.part("dataplane").expect("it runs"), Signal::STOP);
+    let start = Instant::now();
+    signal(node.child.id(), Signal::TERM);
+    node.wait_end();
+    assert!(start.elapsed() < STOP_TIME_MAX + Duration::from_secs(5), "{:?}", start.elapsed());
+    assert!(node.log().contains("did not stop in time"), "{}", node.log());
+    let mut next = Running::start(&folder.0.join("data"), &[]).ready();
+    assert!(next.stop().success());
+}
+
 #[test]
 fn two_starts_on_one_directory_are_one_too_many() {
     let folder = Folder::new();

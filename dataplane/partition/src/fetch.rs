@@ -233,7 +233,7 @@ impl Partitions {
             Located::Nothing => Ok(State::Done(Ok(facts))),
             _ if entry.bytes_max.is_none() => Err(FetchError::NegativeSize),
             Located::NeedsRead(plan) => {
-                self.read(store, plan, token, number, None);
+                self.read(store, plan, token, number);
                 Ok(State::Locating)
             }
             Located::Found(parts) => {

@@ -228,7 +228,7 @@ impl Partitions {
             Located::OutOfRange => Err(FetchError::OutOfRange),
             Located::Nothing => Ok(None),
             Located::NeedsRead(plan) => {
-                self.read(store, plan, token, 0, None);
+                self.read(store, plan, token, 0);
                 Ok(Some(ReadState::Locating))
             }
             Located::Found(parts) => Ok(Some(ReadState::Reading(Pieces::begin(self, store, token, 0, parts)))),

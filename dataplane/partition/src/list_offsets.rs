@@ -261,7 +261,7 @@ impl Partitions {
                     offset
                 }
                 Err(plan) => {
-                    self.read(store, plan, token, number, None);
+                    self.read(store, plan, token, number);
                     return Some(Step::Locating);
                 }
             },
@@ -269,7 +269,7 @@ impl Partitions {
                 TimeLocated::Nothing => return None,
                 TimeLocated::From(offset) => offset.max(start),
                 TimeLocated::NeedsRead(plan) => {
-                    self.read(store, plan, token, number, None);
+                    self.read(store, plan, token, number);
                     return Some(Step::Locating);
                 }
             },
@@ -289,7 +289,7 @@ impl Partitions {
             }
             Located::Nothing | Located::OutOfRange => None,
             Located::NeedsRead(plan) => {
-                self.read(store, plan, token, number, None);
+                self.read(store, plan, token, number);
                 Some(Step::Locating)
             }
             Located::Found(parts) => Some(Step::Reading(Pieces::begin(self, store, token, number, parts))),

@@ -6,7 +6,7 @@ use crate::sweep::expiry_interval;
 use crate::watch::Watches;
 use base::{CoreId, DeletionClock, LeaderEpoch, Monotonic, NodeId, Now, PartitionId, Slots, TimerToken, Wheel, Work};
 use handoff::{Command, GatherId, Internal, Outcome, PartitionError, UpCall};
-use nvme_log::{LogSlot, ReadPlan, ReadTicket, Store};
+use nvme_log::{LogSlot, ReadPlan, ReadTicket, Store, Stretch};
 use settings::{BrokerSettings, TopicSettings};
 use std::collections::{HashMap, VecDeque};
 use std::time::Duration;
@@ -286,16 +286,22 @@ impl Partitions {
         self.wheel.insert(deadline, Timer::Operation(token))
     }
 
-    pub(crate) fn read(
+    pub(crate) fn read(&mut self, store: &mut Store, plan: ReadPlan, operation: OperationToken, place: usize) {
+        let ticket = store.read(plan);
+        self.readings.insert(ticket, Reading { operation, place, piece: None });
+    }
+
+    /// Reads a piece of an answer.
+    pub(crate) fn read_piece(
         &mut self,
         store: &mut Store,
-        plan: impl Into<ReadPlan>,
+        stretch: Stretch,
         operation: OperationToken,
         place: usize,
-        piece: Option<usize>,
+        piece: usize,
     ) {
-        let ticket = store.read(plan);
-        self.readings.insert(ticket, Reading { operation, place, piece });
+        let ticket = store.read_described(stretch);
+        self.readings.insert(ticket, Reading { operation, place, piece: Some(piece) });
     }
 
     pub(crate) fn send_work(&mut self, owner: JobOwner, work: Box<dyn Work>) -> JobId {

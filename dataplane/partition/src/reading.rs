@@ -35,7 +35,7 @@ impl Pieces {
             match part {
                 Part::Memory(bytes) => pieces.pieces.push(Piece::Here(bytes)),
                 Part::Device(stretch) => {
-                    partitions.read(store, stretch, operation, place, Some(number));
+                    partitions.read_piece(store, stretch, operation, place, number);
                     pieces.pieces.push(Piece::Coming);
                     pieces.missing += 1;
                 }

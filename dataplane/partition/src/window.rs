@@ -82,7 +82,7 @@ impl Partitions {
                 _ => Err(FetchError::Partition(PartitionError::Busy)),
             };
             match laid_out {
-                Ok(Layout { first: Some(plan), .. }) => self.read(store, plan, token, 0, None),
+                Ok(Layout { first: Some(plan), .. }) => self.read(store, plan, token, 0),
                 Ok(Layout { parts, cuts, rest, first: None }) => {
                     let pieces = Pieces::begin(self, store, token, 0, parts);
                     window.state = State::Reading { pieces, cuts, rest };

@@ -7,8 +7,11 @@ use arena::BufferRef;
 use base::Tenancy;
 use nvme_format::index::IndexEntry;
 use std::cell::Cell;
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::rc::Rc;
+
+/// As many stretches that could not be read are remembered, 16 bytes each; then all are forgotten, and found again.
+const UNREADABLE_MAX: usize = 4096;
 
 const ENTRY: usize = size_of::<IndexEntry>();
 
@@ -17,6 +20,8 @@ pub struct ReadCache {
     stretches: HashMap<(Tenancy, u32), BufferRef>,
     order: VecDeque<(Tenancy, u32)>,
     bytes: usize,
+    /// Whose last read failed: answers end before them, so that none is begun that cannot be finished.
+    unreadable: HashSet<(Tenancy, u32)>,
     /// The indexes of extents that are in memory, by their last use as it was when they were put in order.
     indexes: BTreeMap<u64, (LogSlot, Tenancy, usize)>,
     /// Where the extent's stands in that order: each is counted once.
@@ -46,6 +51,7 @@ impl ReadCache {
 
     pub fn insert(&mut self, stretch: &Stretch, bytes: BufferRef, budget: usize) {
         let key = (stretch.tenancy, stretch.position);
+        self.unreadable.remove(&key);
         self.bytes += bytes.len();
         match self.stretches.insert(key, bytes) {
             Some(old) => self.bytes -= old.len(),
@@ -57,6 +63,17 @@ impl ReadCache {
                 self.bytes -= old.len();
             }
         }
+    }
+
+    pub fn note_unreadable(&mut self, stretch: &Stretch) {
+        if self.unreadable.len() >= UNREADABLE_MAX {
+            self.unreadable.clear();
+        }
+        self.unreadable.insert((stretch.tenancy, stretch.position));
+    }
+
+    pub fn is_unreadable(&self, tenancy: Tenancy, position: u32) -> bool {
+        !self.unreadable.is_empty() && self.unreadable.contains(&(tenancy, position))
     }
 
     pub fn stretch_bytes(&self) -> usize {

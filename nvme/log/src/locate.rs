@@ -9,6 +9,7 @@ use arena::BufferRef;
 use base::{Now, Offset, WallMillis};
 use batch::{BatchHeader, BatchView};
 use nvme_format::index::IndexEntry;
+use std::ops::Range;
 
 /// What is being collected.
 pub(crate) struct Gathering<'a> {
@@ -337,6 +338,10 @@ impl<'a> Gathering<'a> {
                 index = end;
                 continue;
             }
+            if let Some(plan) = self.unreadable_of(extent, entries, index..end) {
+                // What precedes it is answered; whoever begins with it is told how a new attempt went.
+                return if self.parts.is_empty() { Err(plan) } else { Ok(false) };
+            }
             if self.parts.is_empty() && !(starts_here && fits) {
                 if one_batch && next > self.upper {
                     return Ok(false);
@@ -361,6 +366,13 @@ impl<'a> Gathering<'a> {
             }
         }
         Ok(false)
+    }
+
+    /// The first stretch of a group whose last read failed.
+    fn unreadable_of(&self, extent: &Extent, entries: EntryList<'_>, group: Range<usize>) -> Option<ReadPlan> {
+        let mut group = group.map(|index| entries.get(index).expect("within the list"));
+        let bad = group.find(|entry| self.cache.is_unreadable(extent.tenancy, entry.position))?;
+        Some(ReadPlan::Stretch(self.stretch(extent, bad)))
     }
 
     /// Whether the large batch that starts with this entry holds the wanted offset: it may lie in a gap behind it.

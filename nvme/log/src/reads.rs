@@ -119,25 +119,16 @@ impl ReadPlan {
     }
 }
 
-impl From<Stretch> for ReadPlan {
-    fn from(stretch: Stretch) -> ReadPlan {
-        ReadPlan::Stretch(stretch)
-    }
-}
-
 impl Store {
-    /// Reads and verifies; `LogEvent::ReadDone` brings the bytes (none for an index, after which `locate` knows more).
-    /// A description that came with `Located::Found` is given back by this.
-    pub fn read(&mut self, plan: impl Into<ReadPlan>) -> ReadTicket {
-        let plan = plan.into();
-        let ticket = self.start_read(plan);
-        if let ReadPlan::Stretch(stretch) = plan {
-            self.release(stretch);
-        }
+    /// Reads what came with `Located::Found`, as `read` does, and gives its description back.
+    pub fn read_described(&mut self, stretch: Stretch) -> ReadTicket {
+        let ticket = self.read(ReadPlan::Stretch(stretch));
+        self.release(stretch);
         ticket
     }
 
-    pub(crate) fn start_read(&mut self, plan: ReadPlan) -> ReadTicket {
+    /// Reads and verifies; `LogEvent::ReadDone` brings the bytes (none for an index, after which `locate` knows more).
+    pub fn read(&mut self, plan: ReadPlan) -> ReadTicket {
         self.idle.used = true;
         let ticket = ReadTicket(self.reads.next_ticket);
         self.reads.next_ticket += 1;
@@ -283,6 +274,9 @@ impl Store {
                 }
             },
         };
+        if let (ReadPlan::Stretch(stretch), Err(ReadError::Device(_) | ReadError::Corrupt)) = (&plan, &verified) {
+            self.cache.note_unreadable(stretch);
+        }
         self.finish_read(&plan, verified);
     }
 

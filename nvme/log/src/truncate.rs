@@ -76,7 +76,7 @@ impl Store {
         if let Some(truncation) = self.partition_mut(slot).and_then(|partition| partition.truncation.as_mut()) {
             truncation.reading = true;
         }
-        let ticket = self.start_read(plan);
+        let ticket = self.read(plan);
         self.own_reads.insert(ticket, slot);
         // A read that the cache answers has its event already.
         let cached = self

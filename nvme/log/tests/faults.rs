@@ -138,7 +138,7 @@ fn rot_in_an_extent_is_never_served() {
         let Located::Found(parts) = node.store().locate(now, slot, Offset(from), end, 1) else { continue };
         for part in parts {
             let Part::Device(stretch) = part else { continue };
-            let ticket = node.store().read(stretch);
+            let ticket = node.store().read_described(stretch);
             match node.wait_read(0, ticket) {
                 Ok(_) => good += 1,
                 Err(ReadError::Corrupt) => corrupt += 1,
@@ -166,7 +166,7 @@ fn a_read_that_finds_no_memory_waits_for_it_and_is_refused_at_its_deadline_only(
         held.extend(std::iter::from_fn(|| node.cores[0].arena.try_allocate(len)));
     }
     let wait = options.store.read_deadline;
-    let ticket = node.store().read(first);
+    let ticket = node.store().read_described(first);
     let done = |node: &Node| node.cores[0].events.iter().any(|event| matches!(event, LogEvent::ReadDone { .. }));
     let until = node.now.monotonic + wait / 2;
     while node.now.monotonic < until {
@@ -181,7 +181,7 @@ fn a_read_that_finds_no_memory_waits_for_it_and_is_refused_at_its_deadline_only(
     held.extend(std::iter::from_fn(|| node.cores[0].arena.try_allocate(BLOCK_SIZE)));
     // Another, for the first may be in the cache.
     let another = stretch(&mut node, slot, 15);
-    let ticket = node.store().read(another);
+    let ticket = node.store().read_described(another);
     node.turns(10);
     assert!(!done(&node), "it waits");
     node.now = advance(node.now, wait);

@@ -125,7 +125,7 @@ fn what_is_read_at_the_tip_goes_before_the_backlog() {
     let (old, older, new) =
         (stretch(&mut node, slots[0], 8), stretch(&mut node, slots[0], 1), stretch(&mut node, slots[0], 250));
     for asked in [old, older, new] {
-        node.store().read(asked);
+        node.store().read_described(asked);
     }
     assert_eq!(classes(&begun(&mut node)), [Class::TailRead, Class::Backlog, Class::Backlog]);
 }
@@ -151,7 +151,7 @@ fn the_backlog_goes_on_however_many_read_at_the_tip() {
     let backlog = [20, 40].map(|from| stretch(&mut node, slots[0], from));
     let tail: Vec<Stretch> = (220..250).step_by(2).map(|from| stretch(&mut node, slots[0], from)).collect();
     for asked in backlog.into_iter().chain(tail) {
-        node.store().read(asked);
+        node.store().read_described(asked);
     }
     let classes = classes(&begun(&mut node));
     // The indexes that were read for it count among the eight.
@@ -167,7 +167,7 @@ fn a_read_ends_at_its_deadline_though_the_device_takes_no_more() {
     options.store.tail_cache = 64 << 10;
     let (mut node, slots) = filled(1, 300, &options);
     let all: Vec<Stretch> = (0..40).map(|number| stretch(&mut node, slots[0], number * 6)).collect();
-    let tickets: Vec<ReadTicket> = all.into_iter().map(|asked| node.store().read(asked)).collect();
+    let tickets: Vec<ReadTicket> = all.into_iter().map(|asked| node.store().read_described(asked)).collect();
     let until = node.now.monotonic + options.store.read_deadline;
     let requests = begun(&mut node);
     assert!(requests.len() < tickets.len() && requests.iter().all(|request| request.deadline == Some(until)));
@@ -205,7 +205,7 @@ fn reads_beside_a_commit_are_few_and_shared_by_the_cores() {
         node.store().poll_background(now, &mut plan, &mut events);
         assert!(plan.iter().any(|request| request.class == Class::Commit), "a commit is in flight");
         for stretch in asked {
-            node.store().read(stretch);
+            node.store().read_described(stretch);
         }
         assert_eq!(begun(&mut node).len(), expected, "{cores} cores");
     }

@@ -263,7 +263,7 @@ impl Node {
                 match part {
                     Part::Memory(part) => bytes.extend_from_slice(&part),
                     Part::Device(stretch) => {
-                        let ticket = self.cores[core].store.read(stretch);
+                        let ticket = self.cores[core].store.read_described(stretch);
                         bytes.extend_from_slice(&self.wait_read(core, ticket).expect("it can be read"));
                     }
                 }

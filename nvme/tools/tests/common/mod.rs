@@ -202,7 +202,7 @@ impl Node {
                 match part {
                     Part::Memory(part) => bytes.extend_from_slice(&part),
                     Part::Device(stretch) => {
-                        let ticket = self.stores[core].read(stretch);
+                        let ticket = self.stores[core].read_described(stretch);
                         bytes.extend(self.wait(core, ticket).map_err(|error| (from, error))?);
                     }
                 }
