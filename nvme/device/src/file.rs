@@ -199,11 +199,21 @@ impl NamespaceFile {
         }
         let cached = match options.access {
             Access::ReadOnly => None,
-            Access::ReadWrite => Some(open_cached(&file, path)?),
+            Access::ReadWrite => Some(open_again(&file, path, true)?),
         };
-        let geometry = geometry(&file, options, is_device, bytes / BLOCK_SIZE as u64)?;
+        let mut geometry = geometry(&file, options, is_device, bytes / BLOCK_SIZE as u64)?;
+        // Through the page cache a write that failed is told by whoever asks this description first.
+        geometry.durable_writes &= direct;
         let blocks = AtomicU64::new(geometry.blocks);
         Ok(NamespaceFile { path: path.clone(), file, cached, direct, blocks, geometry })
+    }
+
+    /// A description for the flushes of one queue. Linux tells each description once that cached writes could not be
+    /// written: the first to flush a shared one, or to grow the file, would be told, and the next flush would succeed over
+    /// writes of its own that are lost.
+    pub(crate) fn flusher(&self) -> io::Result<File> {
+        let path = sys::path_of(&self.file).unwrap_or_else(|| self.path.clone());
+        open_again(&self.file, &path, self.cached.is_some()).map_err(io::Error::other)
     }
 
     pub(crate) fn geometry(&self) -> Geometry {
@@ -348,12 +358,13 @@ fn can_read_direct(file: &File, path: &Path) -> Result<bool, OpenError> {
     }
 }
 
-fn open_cached(file: &File, path: &Path) -> Result<File, OpenError> {
-    let cached = File::options().read(true).write(true).open(path).map_err(|source| system(path, "open", source))?;
+/// Another description of the same file, through the page cache and without its lock.
+fn open_again(file: &File, path: &Path, writes: bool) -> Result<File, OpenError> {
+    let another = File::options().read(true).write(writes).open(path).map_err(|source| system(path, "open", source))?;
     let identity = |file: &File| file.metadata().map(|metadata| (metadata.dev(), metadata.ino()));
-    let same = identity(file).and_then(|one| identity(&cached).map(|other| one == other));
+    let same = identity(file).and_then(|one| identity(&another).map(|other| one == other));
     match same.map_err(|source| system(path, "look at", source))? {
-        true => Ok(cached),
+        true => Ok(another),
         // Renamed or replaced between the two opens.
         false => Err(OpenError::Locked { path: path.to_owned(), holder: None }),
     }

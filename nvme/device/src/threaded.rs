@@ -12,6 +12,7 @@ use base::{Monotonic, Now};
 use nvme_plan::{Class, Completion, Geometry, Namespace, Operation, Promise, Request};
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
+use std::fs::File;
 use std::io;
 use std::mem;
 use std::os::unix::fs::FileExt;
@@ -82,13 +83,13 @@ pub struct ThreadedNamespace {
 impl ThreadedNamespace {
     /// Starts the thread, on `cpus` unless that is empty: off the data cores, whose affinity it would inherit.
     pub(crate) fn start(file: Arc<NamespaceFile>, wake: Option<Wake>, cpus: &[usize]) -> io::Result<ThreadedNamespace> {
-        let medium = file.clone();
+        let (medium, flusher) = (file.clone(), file.flusher()?);
         let mut cpus = Some(cpus.to_vec());
         ThreadedNamespace::start_with(file, wake, move |task| {
             if let Some(cpus) = cpus.take().filter(|cpus| !cpus.is_empty()) {
                 sys::place_thread(&cpus);
             }
-            carry_out(&medium, task)
+            carry_out(&medium, &flusher, task)
         })
     }
 
@@ -181,7 +182,7 @@ fn serve(
     }
 }
 
-fn carry_out(file: &NamespaceFile, task: Task) -> io::Result<()> {
+fn carry_out(file: &NamespaceFile, flusher: &File, task: Task) -> io::Result<()> {
     match task {
         Task::Write { at, pieces, durable } => {
             // SAFETY: the queue holds the request until this job is answered.
@@ -190,7 +191,7 @@ fn carry_out(file: &NamespaceFile, task: Task) -> io::Result<()> {
         }
         // SAFETY: the queue holds the request until this job is answered.
         Task::Read { at, mut into } => file.file.read_exact_at(unsafe { into.as_mut_slice() }, at),
-        Task::Flush => file.file.sync_data(),
+        Task::Flush => flusher.sync_data(),
         Task::WriteZeroes { at, bytes } => sys::write_pieces(&file.file, &sys::zero_pieces(bytes), at, false),
         Task::PunchHole { at, bytes } => sys::punch_hole(&file.file, at, bytes),
         Task::Grow { at, bytes } => {

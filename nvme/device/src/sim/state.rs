@@ -8,6 +8,7 @@ use crate::check::{EIO, check, range_of, writes};
 use crate::medium::{Contents, Medium, blocks_of};
 use base::{Block, BlockRange, Monotonic, Now, Random};
 use nvme_plan::{Completion, DeviceError, Geometry, Operation, Promise, Request, Token};
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 pub(super) type QueueId = u64;
@@ -62,6 +63,9 @@ pub(super) struct State {
     next_operation: u64,
     next_queue: QueueId,
     reported: u64,
+    /// Queues that were not told yet of a flush that failed: their next one fails too. The kernel tells each description of
+    /// a file once, and each queue flushes through one of its own.
+    untold: BTreeSet<QueueId>,
     /// Power losses so far; a queue of an earlier cycle is dead.
     power: u64,
 }
@@ -90,6 +94,7 @@ impl State {
             next_operation: 0,
             next_queue: 0,
             reported: 0,
+            untold: BTreeSet::new(),
             power: 0,
         }
     }
@@ -255,6 +260,9 @@ impl State {
         {
             self.injected.push(InjectedFault::BitFlip(block));
         }
+        if matches!(self.operating[index].operation, Operation::Flush) {
+            self.tell_of_failures(index);
+        }
         let complete_at = self.operating[index].complete_at;
         let covers = self.operating[index].covers;
         match &mut self.operating[index].operation {
@@ -290,6 +298,17 @@ impl State {
                     self.cache.grow_to(range.end().0);
                 }
             }
+        }
+    }
+
+    /// A flush that fails leaves its error to the next of each other queue, which does its work all the same.
+    fn tell_of_failures(&mut self, index: usize) {
+        let queue = self.operating[index].queue;
+        let untold = queue.is_some_and(|queue| self.untold.remove(&queue));
+        if untold && matches!(self.operating[index].fate, Fate::Normal) {
+            self.operating[index].fate = Fate::Fails(DeviceError::Failed(EIO));
+        } else if !matches!(self.operating[index].fate, Fate::Normal) {
+            self.untold.extend((1..=self.next_queue).filter(|other| Some(*other) != queue));
         }
     }
 

@@ -179,6 +179,22 @@ fn a_failed_flush_is_not_made_up_for_by_the_next() {
     assert!(lost);
 }
 
+/// Whoever flushes next, on whichever queue, is told; otherwise it would vouch for writes that are lost.
+#[test]
+fn a_failed_flush_is_told_to_every_queue_once() {
+    let disk = disk(options(), 1);
+    let (mut one, mut other) = (Rig::new(&disk), Rig::new(&disk));
+    other.write(range(0, 1), 1, Promise::Accepted).unwrap();
+    disk.set_faults(FaultPlan { flush_error: PerMillion::ALWAYS, ..FaultPlan::none() });
+    assert!(one.flush().is_err());
+    disk.set_faults(FaultPlan::none());
+    assert!(other.flush().is_err());
+    one.flush().unwrap();
+    other.flush().unwrap();
+    // A queue that was opened since was told by what opened it.
+    Rig::new(&disk).flush().unwrap();
+}
+
 #[test]
 fn overlapping_writes_land_in_either_order() {
     let mut seen = BTreeSet::new();

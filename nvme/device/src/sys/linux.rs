@@ -4,6 +4,7 @@ use rustix::fs::{FallocateFlags, OFlags};
 use rustix::io::{IoSlice, ReadWriteFlags};
 use std::fs::File;
 use std::io;
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
@@ -30,6 +31,11 @@ pub(crate) fn open_direct(options: &mut std::fs::OpenOptions, path: &Path, exclu
 pub(crate) fn open_plain(options: &mut std::fs::OpenOptions, path: &Path, exclusive: bool) -> io::Result<File> {
     let flags = if exclusive { OFlags::EXCL } else { OFlags::empty() };
     options.custom_flags(flags.bits() as i32).open(path)
+}
+
+/// By which the file can be opened again, whatever became of its name.
+pub(crate) fn path_of(file: &File) -> Option<PathBuf> {
+    Some(PathBuf::from(format!("/proc/self/fd/{}", file.as_raw_fd()))).filter(|path| path.exists())
 }
 
 /// Sends the descriptor's transfers through the page cache from now on. The lock on it stays.

@@ -4,7 +4,7 @@
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// A write is made durable by a sync of the whole file, which is what a flush does better.
 pub(crate) const DURABLE_WRITES: bool = false;
@@ -22,6 +22,10 @@ pub(crate) fn open_direct(_options: &mut std::fs::OpenOptions, _path: &Path, _ex
 
 pub(crate) fn open_plain(options: &mut std::fs::OpenOptions, path: &Path, _exclusive: bool) -> io::Result<File> {
     options.open(path)
+}
+
+pub(crate) fn path_of(_file: &File) -> Option<PathBuf> {
+    None
 }
 
 pub(crate) fn leave_direct(_file: &File) -> io::Result<()> {

@@ -24,13 +24,14 @@ use io_uring::types::{SubmitArgs, Timespec};
 use nvme_plan::{Completion, Geometry, Namespace, Operation, Plan, Request};
 use setup::Registered;
 use std::collections::VecDeque;
+use std::fs::File;
 use std::io;
 use std::mem;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
 use std::time::{Duration, Instant};
-use transfer::{Step, Target, Transfer, Why};
+use transfer::{Step, Target, Targets, Transfer, Why};
 
 /// How long a queue that is closed waits for the kernel before it gives up the buffers instead.
 const CLOSE_WAIT: Duration = Duration::from_secs(2);
@@ -39,7 +40,10 @@ pub struct UringNamespace {
     ring: IoUring,
     file: Arc<NamespaceFile>,
     geometry: Geometry,
-    target: Target,
+    targets: Targets,
+    /// Where flushes go; open for as long as the ring is.
+    #[expect(dead_code, reason = "held, not read")]
+    flusher: File,
     registered: Registered,
     in_flight: InFlight,
     transfers: Vec<Transfer>,
@@ -67,10 +71,13 @@ impl UringNamespace {
         let geometry = file.geometry();
         let entries = u32::try_from(geometry.in_flight_max).map_err(|_| io::ErrorKind::InvalidInput)?;
         let ring = setup::build(entries.next_power_of_two())?;
-        let target = match setup::register_file(&ring, file.file.as_fd()) {
-            true => Target::Registered,
-            false => Target::Descriptor(file.file.as_raw_fd()),
+        let flusher = file.flusher()?;
+        let fixed_files = setup::register_files(&ring, [file.file.as_fd(), flusher.as_fd()]);
+        let target = |place, file: &File| match fixed_files {
+            true => Target::Registered(place),
+            false => Target::Descriptor(file.as_raw_fd()),
         };
+        let targets = Targets { transfers: target(0, &file.file), flushes: target(1, &flusher) };
         let registered = fixed.map(|memory| setup::register_memory(&ring, memory)).unwrap_or_default();
         let placed = setup::place_workers(&ring, worker_cpus);
         let (eventfd, own_eventfd) = match wake.and_then(Wake::eventfd) {
@@ -81,7 +88,7 @@ impl UringNamespace {
         tracing::info!(
             path = %file.path.display(),
             direct = file.direct,
-            fixed_file = matches!(target, Target::Registered),
+            fixed_files,
             fixed_memory_bytes = registered.bytes(),
             workers_placed = placed,
             "io_uring queue attached"
@@ -93,7 +100,8 @@ impl UringNamespace {
             ready: VecDeque::with_capacity(geometry.in_flight_max),
             file,
             geometry,
-            target,
+            targets,
+            flusher,
             registered,
             backlog: false,
             nowait: true,
@@ -137,7 +145,7 @@ impl UringNamespace {
     fn push(&mut self, slot: Slot) {
         let transfer = &self.transfers[slot.0 as usize];
         let operation = self.in_flight.operation(slot);
-        let entry = transfer.entry(operation, self.target, self.nowait, &self.registered).user_data(slot.0.into());
+        let entry = transfer.entry(operation, self.targets, self.nowait, &self.registered).user_data(slot.0.into());
         // SAFETY: the entry's pointers lead to the transfer's pieces and the request's buffers. Both stay where they are
         // until the ring answers: the slot is held until then, and `drop` waits or gives them up.
         let pushed = unsafe { self.ring.submission().push(&entry) };

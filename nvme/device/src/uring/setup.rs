@@ -67,9 +67,9 @@ pub(super) fn build(entries: u32) -> io::Result<IoUring> {
     }
 }
 
-/// Registers the namespace's descriptor; false where the system does not take it and it is named in every request.
-pub(super) fn register_file(ring: &IoUring, file: BorrowedFd<'_>) -> bool {
-    ring.submitter().register_files(&[file.as_raw_fd()]).is_ok()
+/// Registers descriptors; false where the system does not take them and they are named in every request.
+pub(super) fn register_files(ring: &IoUring, files: [BorrowedFd<'_>; 2]) -> bool {
+    ring.submitter().register_files(&files.map(|file| file.as_raw_fd())).is_ok()
 }
 
 /// Memory whose pages are pinned for transfers once instead of at each one.

@@ -10,18 +10,25 @@ use io_uring::{opcode, squeue};
 use nvme_plan::{Operation, Promise};
 use std::io;
 
-/// How a request names the namespace's descriptor.
+/// How a request names a descriptor: by its place among the registered ones, or by its number.
 #[derive(Clone, Copy)]
 pub(super) enum Target {
-    Registered,
+    Registered(u32),
     Descriptor(i32),
+}
+
+/// What requests go to: transfers to the description that all queues share, flushes to the queue's own.
+#[derive(Clone, Copy)]
+pub(super) struct Targets {
+    pub transfers: Target,
+    pub flushes: Target,
 }
 
 macro_rules! on {
     ($target:expr, $fd:ident => $entry:expr) => {
         match $target {
-            Target::Registered => {
-                let $fd = Fixed(0);
+            Target::Registered(place) => {
+                let $fd = Fixed(place);
                 $entry.build()
             }
             Target::Descriptor(raw) => {
@@ -89,13 +96,14 @@ impl Transfer {
     pub(super) fn entry(
         &self,
         operation: &Operation,
-        target: Target,
+        targets: Targets,
         nowait: bool,
         registered: &Registered,
     ) -> squeue::Entry {
         let at = range_of(operation).map_or(0, offset) + self.done;
         let mut flags = if nowait && !self.may_wait { libc::RWF_NOWAIT } else { 0 };
         let pieces = &self.pieces[self.first..];
+        let target = targets.transfers;
         match operation {
             Operation::Read { .. } => match pieces {
                 [one] if registered.holds(one.iov_base.cast(), one.iov_len) => {
@@ -118,7 +126,7 @@ impl Transfer {
                         .offset(at).rw_flags(flags)),
                 }
             }
-            Operation::Flush => on!(target, fd => opcode::Fsync::new(fd).flags(FsyncFlags::DATASYNC)),
+            Operation::Flush => on!(targets.flushes, fd => opcode::Fsync::new(fd).flags(FsyncFlags::DATASYNC)),
             Operation::Grow { .. } if self.flushing => {
                 on!(target, fd => opcode::Fsync::new(fd).flags(FsyncFlags::DATASYNC))
             }
