@@ -25,6 +25,9 @@ const VALUE: usize = 100_000;
 /// How long nothing may be taken before a namespace counts as full: what a deletion gave back is there by then, as
 /// retention looks every second and may have to wait for a checkpoint.
 const FULL_FOR: Duration = Duration::from_secs(3);
+/// Topics in a small namespace, and how many of them are not deleted.
+const TOPICS: usize = 12;
+const TOPICS_KEPT: usize = 4;
 
 #[derive(Clone, Debug)]
 pub struct Plan {
@@ -71,6 +74,31 @@ pub fn run(plan: &Plan) -> Result<()> {
         return Err("a process panicked".into());
     }
     println!("no acknowledged record was lost");
+    deletions_give_back(plan)
+}
+
+/// Most of many topics are deleted while the namespace is full: the others get their space, and not only after a restart.
+fn deletions_give_back(plan: &Plan) -> Result<()> {
+    let own = [vec!["data.size=\"96MiB\"".to_owned()], plan.own.clone()].concat();
+    let mut node = Pollux::start_new(&Wishes { own, ..Wishes::default() })?;
+    let mut topics =
+        (0..TOPICS).map(|number| Filled::new(&node, &format!("of-many-{number}"))).collect::<Result<Vec<_>>>()?;
+    fill(&mut topics)?;
+    let gone = topics.split_off(TOPICS_KEPT);
+    let freed: i64 = gone.iter().map(|topic| topic.acknowledged).sum();
+    for topic in &gone {
+        delete_topic(node.address(), &topic.name)?;
+    }
+    let kept = |topics: &[Filled]| topics.iter().map(|topic| topic.acknowledged).sum::<i64>();
+    let before = kept(&topics);
+    fill(&mut topics)?;
+    let taken = kept(&topics) - before;
+    println!("{} of {TOPICS} topics, {freed} records, deleted: the others took {taken} more", gone.len());
+    topics.iter().try_for_each(Filled::verify)?;
+    node.stop()?;
+    if taken * 4 < freed * 3 {
+        return Err(format!("of the space of {freed} records {taken} came back").into());
+    }
     Ok(())
 }
 
