@@ -82,7 +82,8 @@ pub const OWN_SETTINGS: [OwnSetting; 16] = [
         "\"auto\", \"dsync\" or \"fdatasync\"",
         "\"auto\"",
         "How a commit reaches the medium: dsync is one durable write, fdatasync a write and a flush. auto takes dsync \
-         where the device has FUA and a measurement after the first start finds it faster by a fifth.",
+         where the device has FUA and a measurement after the first start finds it faster by a fifth. Without O_DIRECT \
+         it is always fdatasync.",
     ),
     own(
         "network",

@@ -212,8 +212,9 @@ impl NamespaceFile {
     /// written: the first to flush a shared one, or to grow the file, would be told, and the next flush would succeed over
     /// writes of its own that are lost.
     pub(crate) fn flusher(&self) -> io::Result<File> {
-        let path = sys::path_of(&self.file).unwrap_or_else(|| self.path.clone());
-        open_again(&self.file, &path, self.cached.is_some()).map_err(io::Error::other)
+        let again = |path: &Path| open_again(&self.file, path, self.cached.is_some());
+        let unnamed = sys::path_of(&self.file).and_then(|path| again(&path).ok());
+        unnamed.map_or_else(|| again(&self.path), Ok).map_err(io::Error::other)
     }
 
     pub(crate) fn geometry(&self) -> Geometry {
