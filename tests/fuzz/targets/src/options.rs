@@ -31,8 +31,13 @@ pub fn setting_value(data: &[u8]) {
         let Ok(value) = setting.parse(&text) else { return };
         let Some(printed) = value.text() else { return };
         crate::depth::reached();
-        let again = setting.parse(&printed).expect("what was printed is a value");
-        assert_eq!(again.text(), Some(printed));
+        let again = setting.parse(&printed).expect("what was printed is a value").text();
+        // As in Kafka a text is trimmed before it is split: the last of a list, once a double behind it has gone, may end
+        // in what is taken off then.
+        let trimmed = printed.trim_matches(|c| c <= ' ') == printed;
+        let stays =
+            if trimmed { Some(printed) } else { again.as_deref().and_then(|text| setting.parse(text).ok()?.text()) };
+        assert_eq!(again, stays);
     });
 }
 
