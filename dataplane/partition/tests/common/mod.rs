@@ -419,3 +419,14 @@ pub fn stamped(batch: &[u8], base: i64, epoch: i32) -> Vec<u8> {
     batch::stamp(&mut bytes, Offset(base), LeaderEpoch(epoch));
     bytes
 }
+
+/// Caches so small that almost everything comes from the device.
+pub fn tight() -> StoreOptions {
+    StoreOptions { tail_cache: 64 << 10, read_cache: 0, index_cache: 1 << 10, ..store_options() }
+}
+
+pub fn tight_node(seed: u64) -> Node {
+    let (disk, mut now) = (new_disk(96, seed), START);
+    format(&disk, &mut now);
+    Node::open(&disk, seed, now, &broker(&[]), tight())
+}
