@@ -152,6 +152,7 @@ fn a_namespace_that_is_gone_is_asked_for_and_never_made_anew() {
         let log = node.log();
         assert!(log.contains("missing or empty") && log.contains("put it back"), "{log}");
         assert_eq!(namespace.exists(), emptied, "nothing was made");
+        assert!(fs::metadata(&namespace).map_or(0, |found| found.len()) == 0, "and nothing was written");
     }
     fs::rename(&kept, &namespace).expect("put back");
     let mut node = Running::start(&data, &[]).ready();

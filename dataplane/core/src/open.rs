@@ -17,7 +17,7 @@ pub(crate) fn open_device(options: &DataplaneOptions, cpus: u16) -> Result<Devic
         let bytes = data.size.unwrap_or(EPHEMERAL_BYTES);
         return Ok(nvme_device::open(&OpenOptions::Memory { blocks: bytes / base::BLOCK_SIZE as u64 })?);
     }
-    if options.has_run && !options.namespace.exists() {
+    if options.has_run && is_lost(&options.namespace) {
         return Err(DataplaneError::Lost(options.namespace.clone()));
     }
     let parent = options.namespace.parent().unwrap_or(std::path::Path::new("."));
@@ -33,6 +33,14 @@ pub(crate) fn open_device(options: &DataplaneOptions, cpus: u16) -> Result<Devic
         settings::IoEngine::Threads => nvme_device::Engine::Threaded,
     };
     Ok(nvme_device::open(&OpenOptions::File { file, engine })?)
+}
+
+/// Missing, or a file without a byte, which opening would give its first size before formatting refused it.
+fn is_lost(namespace: &std::path::Path) -> bool {
+    match std::fs::metadata(namespace) {
+        Ok(found) => found.is_file() && found.len() == 0,
+        Err(error) => error.kind() == std::io::ErrorKind::NotFound,
+    }
 }
 
 /// A memory namespace takes what is written to it: holes stay holes.

@@ -15,10 +15,10 @@ use crate::tally::Begun;
 use crate::watch::{Step, Watch};
 use arena::Arena;
 use base::counters::{CoreCounters, Counter};
-use base::{CoreId, Monotonic, Now, Random};
+use base::{CoreId, Monotonic, Now, Offset, PartitionId, Random};
 use handoff::{GatherId, Outcome};
 use net::{StreamEvent, Streams};
-use nvme_log::{LogEvent, StopReason, Store};
+use nvme_log::{LogEvent, ReadError, StopReason, Store};
 use nvme_plan::{Completion, Namespace, Plan};
 use offload::{Class, Finished, JobToken, Offload};
 use partition::{JobId, Partitions};
@@ -413,12 +413,25 @@ impl<S: Streams, N: Namespace, O: Offload> Core<S, N, O> {
             }
             LogEvent::Pressure { level } => self.pressure = level,
             LogEvent::ViewSaved { .. } => {}
+            LogEvent::Unreadable { partition, from, error } => self.warn_of_unreadable(partition, from, error),
             LogEvent::Stopped => {
                 self.stopped = true;
                 self.mesh.send(CoreId(0), Message::Stopped);
             }
             other => self.partitions.on_log_event(now, &mut self.store, other),
         }
+    }
+
+    fn warn_of_unreadable(&self, partition: PartitionId, from: Offset, error: ReadError) {
+        let topic = self.sessions.view().topic_by_id(partition.topic);
+        tracing::warn!(
+            topic = topic.map(|topic| &*topic.name),
+            %partition,
+            from = from.0,
+            %error,
+            "records from about this offset on cannot be read; fetches before and behind them go on. If it stays so, stop \
+             the node: `pollux repair --extents` names the offsets"
+        );
     }
 
     pub(crate) fn carry_partition_outputs(&mut self) {

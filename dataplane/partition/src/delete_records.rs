@@ -14,7 +14,6 @@ pub(crate) struct DeleteOperation {
     left: usize,
     /// Entries for which the store had no room.
     refused: Vec<DeleteRecordsEntry>,
-    waiting_in: Vec<ReplicaToken>,
     timer: Option<TimerToken>,
 }
 
@@ -24,14 +23,8 @@ impl Partitions {
         if entries.is_empty() {
             return self.answer(gather.core, Outcome::RecordsDeleted { gather, entries: Vec::new() });
         }
-        let operation = DeleteOperation {
-            gather,
-            done: Vec::new(),
-            left: entries.len(),
-            refused: Vec::new(),
-            waiting_in: Vec::new(),
-            timer: None,
-        };
+        let operation =
+            DeleteOperation { gather, done: Vec::new(), left: entries.len(), refused: Vec::new(), timer: None };
         let token = self.begin(Operation::Delete(operation));
         self.delete_entries(store, token, entries);
         if self.operations.contains(token.0) {
@@ -73,9 +66,6 @@ impl Partitions {
                 let index = entry.index;
                 if let Some(replica) = self.replica_mut(token) {
                     replica.deletes.push(WaitingDelete { to: to.max(start), operation, index });
-                }
-                if let Some(Some(Operation::Delete(delete))) = self.operations.get_mut(operation.0) {
-                    delete.waiting_in.push(token);
                 }
                 Ok(())
             }
@@ -128,22 +118,15 @@ impl Partitions {
         self.answer(gather.core, Outcome::RecordsDeleted { gather, entries: done });
     }
 
-    /// What was asked of the store still happens; only the answer is given up.
+    /// The time that the request gives replicas is over. What is on its way to the medium goes on until it is there: its time
+    /// is the device's, and Kafka, which writes no log start before it answers, never lacks it. What the store had no room
+    /// for is given up.
     pub(crate) fn on_delete_deadline(&mut self, token: OperationToken) {
         let Some(Some(Operation::Delete(delete))) = self.operations.get_mut(token.0) else { return };
         delete.timer = None;
-        let timed_out = |index| (index, Err(DeleteRecordsError::TimedOut));
-        delete.done.extend(std::mem::take(&mut delete.refused).into_iter().map(|entry| timed_out(entry.index)));
-        let mut expired = Vec::new();
-        for replica in std::mem::take(&mut delete.waiting_in) {
-            if let Some(replica) = self.replicas.get_mut(replica.0) {
-                expired.extend(replica.deletes.extract_if(.., |waiting| waiting.operation == token));
-            }
+        for entry in std::mem::take(&mut delete.refused) {
+            self.on_deleted(token, entry.index, Err(DeleteRecordsError::TimedOut));
         }
-        if let Some(Some(Operation::Delete(delete))) = self.operations.get_mut(token.0) {
-            delete.done.extend(expired.into_iter().map(|waiting| timed_out(waiting.index)));
-        }
-        self.answer_delete(token);
     }
 
     pub(crate) fn refuse_deletes(&mut self, token: ReplicaToken, error: PartitionError) {

@@ -29,6 +29,7 @@ impl Partitions {
             LogEvent::Room => self.on_room(now, store),
             LogEvent::Truncated { .. }
             | LogEvent::Deleted { .. }
+            | LogEvent::Unreadable { .. }
             | LogEvent::Committed { .. }
             | LogEvent::ViewSaved { .. }
             | LogEvent::Pressure { .. }

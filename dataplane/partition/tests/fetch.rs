@@ -6,6 +6,7 @@ use base::*;
 use batch::{Batches, Codec};
 use common::*;
 use handoff::*;
+use nvme_device::sim::{FaultPlan, PerMillion};
 use nvme_log::StoreOptions;
 use pollux_partition::{Duty, Removal};
 use std::time::Duration;
@@ -311,9 +312,18 @@ fn a_waiting_fetch_hears_of_leadership_deletion_and_the_logs_start() {
 }
 
 fn delete(node: &mut Node, partition: PartitionId, before: Option<i64>) -> Result<Offset, DeleteRecordsError> {
+    delete_within(node, partition, before, Duration::from_secs(5))
+}
+
+fn delete_within(
+    node: &mut Node,
+    partition: PartitionId,
+    before: Option<i64>,
+    time: Duration,
+) -> Result<Offset, DeleteRecordsError> {
     let command = DeleteRecords {
         gather: node.gather(),
-        deadline: node.now.monotonic + Duration::from_secs(5),
+        deadline: node.now.monotonic + time,
         entries: vec![DeleteRecordsEntry { index: EntryIndex(0), partition, before: before.map(Offset) }],
     };
     node.send(Command::DeleteRecords(command));
@@ -332,6 +342,11 @@ fn records_are_deleted_up_to_the_watermark() {
     assert_eq!(delete(&mut node, P(1), Some(11)), Err(DeleteRecordsError::OutOfRange));
     assert_eq!(delete(&mut node, P(1), Some(4)), Ok(Offset(4)));
     assert_eq!(delete(&mut node, P(1), Some(2)), Ok(Offset(4)));
+    // A request without any time: what it takes to write the start is not counted.
+    let slow = FaultPlan { stall: PerMillion::ALWAYS, stall_for: Duration::from_millis(50), ..FaultPlan::none() };
+    node.disk.set_faults(slow);
+    assert_eq!(delete_within(&mut node, P(1), Some(6), Duration::ZERO), Ok(Offset(6)));
+    node.disk.set_faults(FaultPlan::none());
     assert_eq!(delete(&mut node, P(1), None), Ok(Offset(10)));
     assert_eq!(delete(&mut node, P(8), None), Err(DeleteRecordsError::Partition(PartitionError::Unknown)));
     assert_eq!(list(&mut node, P(1), OffsetQuery::Earliest).map(|found| found.offset), Ok(Some(Offset(10))));

@@ -154,6 +154,11 @@ impl Sessions {
         }
     }
 
+    /// What clients are told the cluster is.
+    pub fn view(&self) -> &View {
+        &self.view
+    }
+
     /// The next snapshot. The one before shares with it what did not change; whoever is the last to have it lets go of
     /// the rest, which is every topic's place where some hundred topics came at once.
     pub fn on_view(&mut self, view: Arc<View>) {

@@ -282,6 +282,12 @@ pub enum LogEvent {
         ticket: ReadTicket,
         result: Result<BufferRef, ReadError>,
     },
+    /// A stretch with records from about `from` on cannot be read: told once, until it could be.
+    Unreadable {
+        partition: PartitionId,
+        from: Offset,
+        error: ReadError,
+    },
     /// Retention or `set_log_start` moved it, and that is durable.
     LogStartMoved {
         slot: LogSlot,

@@ -65,11 +65,12 @@ impl ReadCache {
         }
     }
 
-    pub fn note_unreadable(&mut self, stretch: &Stretch) {
+    /// Says whether that is news.
+    pub fn note_unreadable(&mut self, stretch: &Stretch) -> bool {
         if self.unreadable.len() >= UNREADABLE_MAX {
             self.unreadable.clear();
         }
-        self.unreadable.insert((stretch.tenancy, stretch.position));
+        self.unreadable.insert((stretch.tenancy, stretch.position))
     }
 
     pub fn is_unreadable(&self, tenancy: Tenancy, position: u32) -> bool {

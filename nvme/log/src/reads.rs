@@ -6,7 +6,7 @@ use crate::io::Purpose;
 use crate::store::Store;
 use arena::{Buffer, BufferRef};
 use base::limits::COMMIT_MAX;
-use base::{BLOCK_SIZE, Block, BlockRange, Monotonic, Now, Tenancy};
+use base::{BLOCK_SIZE, Block, BlockRange, Monotonic, Now, Offset, Tenancy};
 use nvme_format::crc;
 use nvme_format::index::{decode_blocks, index_blocks};
 use nvme_plan::{Class, DeviceError, Operation};
@@ -274,10 +274,26 @@ impl Store {
                 }
             },
         };
-        if let (ReadPlan::Stretch(stretch), Err(ReadError::Device(_) | ReadError::Corrupt)) = (&plan, &verified) {
-            self.cache.note_unreadable(stretch);
+        if let (ReadPlan::Stretch(stretch), Err(error @ (ReadError::Device(_) | ReadError::Corrupt))) =
+            (&plan, &verified)
+            && self.cache.note_unreadable(stretch)
+        {
+            self.tell_unreadable(stretch, *error);
         }
         self.finish_read(&plan, verified);
+    }
+
+    /// Once for each stretch, until it could be read.
+    fn tell_unreadable(&mut self, stretch: &Stretch, error: ReadError) {
+        let Some(partition) = self.partition(stretch.slot) else { return };
+        let Some(extent) = partition.extent(stretch.tenancy) else { return };
+        let within = extent.entries_used(&self.cache).and_then(|entries| {
+            let index = entries.partition_point(|entry| entry.position < stretch.position);
+            Some(i64::from(entries.get(index)?.offset))
+        });
+        let from = Offset(extent.base_offset.0 + within.unwrap_or(0));
+        let partition = partition.id;
+        self.events.push(LogEvent::Unreadable { partition, from, error });
     }
 
     fn verify_stretch(&mut self, stretch: &Stretch, into: Buffer) -> Result<BufferRef, ReadError> {

@@ -147,6 +147,9 @@ fn rot_in_an_extent_is_never_served() {
         }
     }
     assert!(corrupt > 0, "{good} stretches were good");
+    let told = |event: &&LogEvent| matches!(event, LogEvent::Unreadable { partition: its, .. } if *its == partition(1));
+    let told = node.cores[0].events.iter().filter(told).count();
+    assert_eq!(told, corrupt, "each is told, and once: later ones are asked to read it first");
 }
 
 #[test]

@@ -102,7 +102,12 @@ pub enum DeviceError {
 impl fmt::Display for DeviceError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            DeviceError::Failed(code) => write!(f, "the device failed the operation (code {code})"),
+            // What it would be as a status of NVMe stands in that specification.
+            DeviceError::Failed(code) if *code < 256 => {
+                let error = std::io::Error::from_raw_os_error(*code as i32);
+                write!(f, "the device failed the operation with {code}, as an error of the system: {error}")
+            }
+            DeviceError::Failed(code) => write!(f, "the device failed the operation (NVMe status {code:#x})"),
             DeviceError::TimedOut => f.write_str("the device did not answer in time"),
             DeviceError::Gone => f.write_str("the device is gone"),
             DeviceError::NoSpace => f.write_str("the file system has no room to grow the namespace"),

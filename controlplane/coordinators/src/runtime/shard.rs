@@ -180,7 +180,13 @@ impl<M: Machine> Shard<M> {
     }
 
     fn fail_load(&mut self, context: &mut Context<'_, M>, why: &str) {
-        tracing::error!(partition = %self.partition, epoch = %self.epoch, why, "a coordinator's partition cannot be loaded");
+        tracing::error!(
+            partition = %self.partition,
+            epoch = %self.epoch,
+            why,
+            "a coordinator's partition cannot be loaded, and its groups are not served; tried again. Where bytes of it are \
+             damaged the dataplane's log says so: stop the node, and `pollux repair --extents` names them"
+        );
         self.transition_to(State::Failed { retry: Some(context.now.monotonic + LOAD_RETRY_TIME) });
     }
 
