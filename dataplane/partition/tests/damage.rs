@@ -43,16 +43,7 @@ fn damaged_bytes_are_refused_and_never_sent() {
     assert!(refused);
     // So are the windows of an answer that has begun: its connection ends.
     assert!(!good.rest.is_empty());
-    let gather = node.gather();
-    node.send(Command::ReadWindow(ReadWindow { gather, stretches: good.rest, bytes_max: 1 << 20 }));
-    let result = node.wait(
-        "a window",
-        |outcome| matches!(outcome, Outcome::Window { .. }),
-        |outcome| match outcome {
-            Outcome::Window { result, .. } => result.map(|window| window.pieces.len()),
-            other => panic!("{other:?}"),
-        },
-    );
+    let result = node.window(good.rest, 1 << 20).map(|window| window.pieces.len());
     assert_eq!(result, Err(FetchError::Corrupt));
     assert_eq!(node.partitions.pending(), 0);
 }
@@ -60,9 +51,7 @@ fn damaged_bytes_are_refused_and_never_sent() {
 /// An answer that has begun can only be broken off: so no later one is begun that would reach what could not be read.
 #[test]
 fn an_answer_ends_before_what_could_not_be_read() {
-    let (disk, mut now) = (new_disk(96, 14), START);
-    format(&disk, &mut now);
-    let mut node = Node::open(&disk, 14, now, &broker(&[]), StoreOptions { index_cache: 1 << 20, ..tight() });
+    let mut node = Node::with_store(96, 14, StoreOptions { index_cache: 1 << 20, ..tight() });
     node.lead(P(1), 0, &[]);
     for number in 0..500 {
         // Large batches of several stretches among small ones.
@@ -73,25 +62,13 @@ fn an_answer_ends_before_what_could_not_be_read() {
     node.outcomes.clear();
     // Brings the indexes, without which an answer ends where an extent does.
     node.consume(P(1), 0, 1 << 20);
-    let window = |node: &mut Node, stretches: Vec<Stretch>| {
-        let gather = node.gather();
-        node.send(Command::ReadWindow(ReadWindow { gather, stretches, bytes_max: 64 << 10 }));
-        node.wait(
-            "a window",
-            |outcome| matches!(outcome, Outcome::Window { .. }),
-            |outcome| match outcome {
-                Outcome::Window { result, .. } => result,
-                other => panic!("{other:?}"),
-            },
-        )
-    };
     let mut refused = Vec::new();
     for from in [0, 700, 1500] {
         let begun = node.fetch(P(1), from, 1 << 20).expect("it can be read");
         let (all, rest) = (begun.bytes, begun.rest);
         assert!(rest.len() > 1);
         node.disk.set_faults(FaultPlan { read_error: PerMillion::ALWAYS, ..FaultPlan::none() });
-        assert!(window(&mut node, rest).is_err(), "the answer is broken off");
+        assert!(node.window(rest, 64 << 10).is_err(), "the answer is broken off");
         node.disk.set_faults(FaultPlan::none());
         // The next ends in front of it, with a whole batch, and what it describes can be read.
         let records = node.fetch(P(1), from, 1 << 20).expect("it can be read");

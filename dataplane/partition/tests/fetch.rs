@@ -47,10 +47,8 @@ fn a_backlog_comes_from_the_device_in_windows() {
 /// A reader that could not take what was ready asks again, and finds the same bytes wherever they are by then.
 #[test]
 fn what_was_let_go_is_found_again_in_memory_and_on_the_device() {
-    let (disk, mut now) = (new_disk(96, 7), START);
-    format(&disk, &mut now);
     let roomy = StoreOptions { tail_cache: 2 << 20, read_cache: 64 << 10, ..tight() };
-    let mut node = Node::open(&disk, 7, now, &broker(&[]), roomy);
+    let mut node = Node::with_store(96, 7, roomy);
     node.lead(P(1), 0, &[]);
     let mut held: Vec<(Vec<u8>, FetchedRecords)> = Vec::new();
     for number in 0..300usize {
@@ -81,16 +79,7 @@ fn what_was_let_go_is_found_again_in_memory_and_on_the_device() {
     delete(&mut node, P(1), None).expect("deleted");
     node.produce(Acks::All, P(1), batch(1, 100)).expect("appended");
     node.turns(200);
-    let gather = node.gather();
-    node.send(Command::ReadWindow(ReadWindow { gather, stretches: old.rest[..1].to_vec(), bytes_max: 1000 }));
-    let result = node.wait(
-        "a window",
-        |outcome| matches!(outcome, Outcome::Window { .. }),
-        |outcome| match outcome {
-            Outcome::Window { result, .. } => result.map(|window| window.pieces.len()),
-            other => panic!("{other:?}"),
-        },
-    );
+    let result = node.window(old.rest[..1].to_vec(), 1000).map(|window| window.pieces.len());
     assert_eq!(result, Err(FetchError::Partition(PartitionError::Storage)));
     assert_eq!(node.partitions.pending(), 0);
 }
@@ -98,9 +87,7 @@ fn what_was_let_go_is_found_again_in_memory_and_on_the_device() {
 /// However much a reader asks for, its answer is described in a bounded list.
 #[test]
 fn an_answer_has_a_bounded_number_of_descriptions() {
-    let (disk, mut now) = (new_disk(96, 9), START);
-    format(&disk, &mut now);
-    let mut node = Node::open(&disk, 9, now, &broker(&[]), StoreOptions { index_cache: 1 << 20, ..tight() });
+    let mut node = Node::with_store(96, 9, StoreOptions { index_cache: 1 << 20, ..tight() });
     node.lead(P(1), 0, &[]);
     for number in 0..1200 {
         let acks = if number % 100 == 99 { Acks::All } else { Acks::None };
@@ -531,10 +518,8 @@ fn the_largest_time_is_that_of_what_is_kept() {
 
 #[test]
 fn retention_moves_the_start_and_wakes_who_waits_before_it() {
-    let (disk, mut now) = (new_disk(64, 11), START);
-    format(&disk, &mut now);
     let options = StoreOptions { retention_interval: Duration::from_secs(1), ..store_options() };
-    let mut node = Node::open(&disk, 11, now, &broker(&[]), options);
+    let mut node = Node::with_store(64, 11, options);
     let config = [("retention.ms", "10000"), ("internal.segment.bytes", "3000")];
     node.lead(P(1), 0, &config);
     for _ in 0..20 {

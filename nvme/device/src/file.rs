@@ -201,9 +201,7 @@ impl NamespaceFile {
             Access::ReadOnly => None,
             Access::ReadWrite => Some(open_again(&file, path, true)?),
         };
-        let mut geometry = geometry(&file, options, is_device, bytes / BLOCK_SIZE as u64)?;
-        // Through the page cache a write that failed is told by whoever asks this description first.
-        geometry.durable_writes &= direct;
+        let geometry = geometry(&file, options, direct, is_device, bytes / BLOCK_SIZE as u64)?;
         let blocks = AtomicU64::new(geometry.blocks);
         Ok(NamespaceFile { path: path.clone(), file, cached, direct, blocks, geometry })
     }
@@ -371,11 +369,18 @@ fn open_again(file: &File, path: &Path, writes: bool) -> Result<File, OpenError>
     }
 }
 
-fn geometry(file: &File, options: &FileOptions, is_device: bool, blocks: u64) -> Result<Geometry, OpenError> {
+fn geometry(
+    file: &File,
+    options: &FileOptions,
+    direct: bool,
+    is_device: bool,
+    blocks: u64,
+) -> Result<Geometry, OpenError> {
     let mut geometry = Geometry {
         blocks,
         volatile_write_cache: true,
-        durable_writes: sys::DURABLE_WRITES,
+        // Through the page cache a write that failed is told to whoever asks the shared description first.
+        durable_writes: sys::DURABLE_WRITES && direct,
         trims: options.trims,
         grows: options.access == Access::ReadWrite,
         transfer_max: TRANSFER_MAX,

@@ -1,6 +1,9 @@
 //! Opening a file: creation, the lock and who holds it, what is refused and with which advice, calibration.
 
+mod loops;
+
 use base::{BLOCK_SIZE, Block, BlockRange, Work};
+use loops::Loop;
 use pollux_nvme_device::{
     Access, Calibration, Device, Engine, FileOptions, OpenError, OpenOptions, QueueOptions, free_bytes, open,
 };
@@ -153,7 +156,7 @@ fn a_block_device_is_opened_alone() {
     let scratch = Scratch::new("loop");
     let backing = scratch.0.join("backing");
     File::create(&backing).unwrap().set_len(8 << 20).unwrap();
-    let Some(device) = attach_loop(&backing) else {
+    let Some(device) = Loop::attach(&backing) else {
         println!("skipped: no loop device can be attached here");
         return;
     };
@@ -163,18 +166,4 @@ fn a_block_device_is_opened_alone() {
     assert!(!opened.geometry().grows);
     let refused = open_file(options).unwrap_err();
     assert!(matches!(refused, OpenError::InUse { .. } | OpenError::Locked { .. }), "{refused}");
-}
-
-struct Loop(String);
-
-impl Drop for Loop {
-    fn drop(&mut self) {
-        let _ = std::process::Command::new("losetup").arg("-d").arg(&self.0).status();
-    }
-}
-
-fn attach_loop(backing: &std::path::Path) -> Option<Loop> {
-    let output = std::process::Command::new("losetup").arg("--show").arg("-f").arg(backing).output().ok()?;
-    let name = String::from_utf8(output.stdout).ok()?.trim().to_owned();
-    (output.status.success() && name.starts_with("/dev/")).then(|| Loop(name))
 }

@@ -8,7 +8,7 @@ use pollux_nvme_device::{
 };
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
-use suite::Rig;
+use suite::{Rig, uring_here};
 
 #[test]
 fn memory() {
@@ -78,20 +78,5 @@ fn uring_on_tmpfs() {
     match uring_here() {
         Some(engine) if directory.is_dir() => suite::run_all(|blocks| on_file(directory, engine, true, blocks)),
         _ => println!("skipped: no tmpfs at {} or no io_uring", directory.display()),
-    }
-}
-
-/// io_uring, unless this system refuses it; the start of a node says so, and so does the test.
-fn uring_here() -> Option<Engine> {
-    let mut file = FileOptions::new(std::env::temp_dir().join(format!("pollux-suite-probe-{}", std::process::id())));
-    file.create = Some(BLOCK_SIZE as u64);
-    let opened = open(&OpenOptions::File { file: file.clone(), engine: Engine::Uring });
-    let _ = std::fs::remove_file(&file.path);
-    match opened {
-        Ok(_) => Some(Engine::Uring),
-        Err(error) => {
-            println!("skipped: {error}");
-            None
-        }
     }
 }

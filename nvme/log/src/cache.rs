@@ -74,7 +74,7 @@ impl ReadCache {
     }
 
     pub fn is_unreadable(&self, tenancy: Tenancy, position: u32) -> bool {
-        !self.unreadable.is_empty() && self.unreadable.contains(&(tenancy, position))
+        self.unreadable.contains(&(tenancy, position))
     }
 
     pub fn stretch_bytes(&self) -> usize {

@@ -85,14 +85,13 @@ fn deletions_give_back(plan: &Plan) -> Result<()> {
         (0..TOPICS).map(|number| Filled::new(&node, &format!("of-many-{number}"))).collect::<Result<Vec<_>>>()?;
     fill(&mut topics)?;
     let gone = topics.split_off(TOPICS_KEPT);
-    let freed: i64 = gone.iter().map(|topic| topic.acknowledged).sum();
+    let records = |topics: &[Filled]| topics.iter().map(|topic| topic.acknowledged).sum::<i64>();
+    let (freed, before) = (records(&gone), records(&topics));
     for topic in &gone {
         delete_topic(node.address(), &topic.name)?;
     }
-    let kept = |topics: &[Filled]| topics.iter().map(|topic| topic.acknowledged).sum::<i64>();
-    let before = kept(&topics);
     fill(&mut topics)?;
-    let taken = kept(&topics) - before;
+    let taken = records(&topics) - before;
     println!("{} of {TOPICS} topics, {freed} records, deleted: the others took {taken} more", gone.len());
     topics.iter().try_for_each(Filled::verify)?;
     node.stop()?;

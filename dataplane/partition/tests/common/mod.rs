@@ -83,9 +83,13 @@ pub fn format(disk: &SimDisk, now: &mut Now) {
 
 impl Node {
     pub fn new(mib: u64, seed: u64) -> Node {
+        Node::with_store(mib, seed, store_options())
+    }
+
+    pub fn with_store(mib: u64, seed: u64, options: StoreOptions) -> Node {
         let (disk, mut now) = (new_disk(mib, seed), START);
         format(&disk, &mut now);
-        Node::open(&disk, seed, now, &broker(&[]), store_options())
+        Node::open(&disk, seed, now, &broker(&[]), options)
     }
 
     pub fn open(disk: &SimDisk, seed: u64, mut now: Now, broker: &BrokerSettings, store: StoreOptions) -> Node {
@@ -304,21 +308,26 @@ impl Node {
         records
     }
 
+    /// More bytes of an answer.
+    pub fn window(&mut self, stretches: Vec<Stretch>, bytes_max: u32) -> Result<Window, FetchError> {
+        let gather = self.gather();
+        self.send(Command::ReadWindow(ReadWindow { gather, stretches, bytes_max }));
+        self.wait(
+            "a window",
+            |outcome| matches!(outcome, Outcome::Window { gather: its, .. } if *its == gather),
+            |outcome| match outcome {
+                Outcome::Window { result, .. } => result,
+                other => panic!("{other:?}"),
+            },
+        )
+    }
+
     /// All bytes of an answer, its windows read `step` bytes at a time.
     pub fn whole(&mut self, records: FetchedRecords, step: u32) -> Vec<u8> {
         let mut bytes: Vec<u8> = records.ready.iter().flat_map(|piece| piece.to_vec()).collect();
         let mut rest = records.rest;
         while !rest.is_empty() {
-            let gather = self.gather();
-            self.send(Command::ReadWindow(ReadWindow { gather, stretches: rest, bytes_max: step }));
-            let window = self.wait(
-                "a window",
-                |outcome| matches!(outcome, Outcome::Window { gather: its, .. } if *its == gather),
-                |outcome| match outcome {
-                    Outcome::Window { result, .. } => result.expect("it can be read"),
-                    other => panic!("{other:?}"),
-                },
-            );
+            let window = self.window(rest, step).expect("it can be read");
             let length: usize = window.pieces.iter().map(|(piece, _)| piece.len()).sum();
             assert!(length > 0 && length <= step as usize);
             for (piece, again) in &window.pieces {
@@ -426,7 +435,5 @@ pub fn tight() -> StoreOptions {
 }
 
 pub fn tight_node(seed: u64) -> Node {
-    let (disk, mut now) = (new_disk(96, seed), START);
-    format(&disk, &mut now);
-    Node::open(&disk, seed, now, &broker(&[]), tight())
+    Node::with_store(96, seed, tight())
 }

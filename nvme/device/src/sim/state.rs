@@ -260,9 +260,6 @@ impl State {
         {
             self.injected.push(InjectedFault::BitFlip(block));
         }
-        if matches!(self.operating[index].operation, Operation::Flush) {
-            self.tell_of_failures(index);
-        }
         let complete_at = self.operating[index].complete_at;
         let covers = self.operating[index].covers;
         match &mut self.operating[index].operation {
@@ -280,10 +277,7 @@ impl State {
                 let range = *range;
                 self.apply_write(id, fate, range, vec![None; range.count as usize], Promise::Accepted, complete_at);
             }
-            Operation::Flush => match fate {
-                Fate::Normal => self.cache.flush(covers),
-                _ => self.cache.fail_flush(),
-            },
+            Operation::Flush => self.apply_flush(index, covers),
             Operation::Trim { range } => {
                 if matches!(fate, Fate::Normal) {
                     let late = Late::Deallocate { range: *range, trim: id, completed_before: None };
@@ -302,14 +296,18 @@ impl State {
     }
 
     /// A flush that fails leaves its error to the next of each other queue, which does its work all the same.
-    fn tell_of_failures(&mut self, index: usize) {
-        let queue = self.operating[index].queue;
+    fn apply_flush(&mut self, index: usize, covers: u64) {
+        let Operating { queue, fate, .. } = &mut self.operating[index];
         let untold = queue.is_some_and(|queue| self.untold.remove(&queue));
-        if untold && matches!(self.operating[index].fate, Fate::Normal) {
-            self.operating[index].fate = Fate::Fails(DeviceError::Failed(EIO));
-        } else if !matches!(self.operating[index].fate, Fate::Normal) {
-            self.untold.extend((1..=self.next_queue).filter(|other| Some(*other) != queue));
+        if !matches!(fate, Fate::Normal) {
+            self.cache.fail_flush();
+            self.untold.extend((1..=self.next_queue).filter(|other| Some(*other) != *queue));
+            return;
         }
+        if untold {
+            *fate = Fate::Fails(DeviceError::Failed(EIO));
+        }
+        self.cache.flush(covers);
     }
 
     fn apply_write(

@@ -31,7 +31,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
 use std::time::{Duration, Instant};
-use transfer::{Step, Target, Targets, Transfer, Why};
+use transfer::{Step, Target, Transfer, Why};
 
 /// How long a queue that is closed waits for the kernel before it gives up the buffers instead.
 const CLOSE_WAIT: Duration = Duration::from_secs(2);
@@ -40,10 +40,10 @@ pub struct UringNamespace {
     ring: IoUring,
     file: Arc<NamespaceFile>,
     geometry: Geometry,
-    targets: Targets,
-    /// Where flushes go; open for as long as the ring is.
-    #[expect(dead_code, reason = "held, not read")]
+    /// Where flushes go; everything else goes to the description that all queues share.
     flusher: File,
+    /// Both are registered with the ring.
+    fixed_files: bool,
     registered: Registered,
     in_flight: InFlight,
     transfers: Vec<Transfer>,
@@ -73,11 +73,6 @@ impl UringNamespace {
         let ring = setup::build(entries.next_power_of_two())?;
         let flusher = file.flusher()?;
         let fixed_files = setup::register_files(&ring, [file.file.as_fd(), flusher.as_fd()]);
-        let target = |place, file: &File| match fixed_files {
-            true => Target::Registered(place),
-            false => Target::Descriptor(file.as_raw_fd()),
-        };
-        let targets = Targets { transfers: target(0, &file.file), flushes: target(1, &flusher) };
         let registered = fixed.map(|memory| setup::register_memory(&ring, memory)).unwrap_or_default();
         let placed = setup::place_workers(&ring, worker_cpus);
         let (eventfd, own_eventfd) = match wake.and_then(Wake::eventfd) {
@@ -100,8 +95,8 @@ impl UringNamespace {
             ready: VecDeque::with_capacity(geometry.in_flight_max),
             file,
             geometry,
-            targets,
             flusher,
+            fixed_files,
             registered,
             backlog: false,
             nowait: true,
@@ -145,7 +140,15 @@ impl UringNamespace {
     fn push(&mut self, slot: Slot) {
         let transfer = &self.transfers[slot.0 as usize];
         let operation = self.in_flight.operation(slot);
-        let entry = transfer.entry(operation, self.targets, self.nowait, &self.registered).user_data(slot.0.into());
+        let (place, file) = match operation {
+            Operation::Flush => (1, &self.flusher),
+            _ => (0, &self.file.file),
+        };
+        let target = match self.fixed_files {
+            true => Target::Registered(place),
+            false => Target::Descriptor(file.as_raw_fd()),
+        };
+        let entry = transfer.entry(operation, target, self.nowait, &self.registered).user_data(slot.0.into());
         // SAFETY: the entry's pointers lead to the transfer's pieces and the request's buffers. Both stay where they are
         // until the ring answers: the slot is held until then, and `drop` waits or gives them up.
         let pushed = unsafe { self.ring.submission().push(&entry) };

@@ -17,13 +17,6 @@ pub(super) enum Target {
     Descriptor(i32),
 }
 
-/// What requests go to: transfers to the description that all queues share, flushes to the queue's own.
-#[derive(Clone, Copy)]
-pub(super) struct Targets {
-    pub transfers: Target,
-    pub flushes: Target,
-}
-
 macro_rules! on {
     ($target:expr, $fd:ident => $entry:expr) => {
         match $target {
@@ -96,14 +89,13 @@ impl Transfer {
     pub(super) fn entry(
         &self,
         operation: &Operation,
-        targets: Targets,
+        target: Target,
         nowait: bool,
         registered: &Registered,
     ) -> squeue::Entry {
         let at = range_of(operation).map_or(0, offset) + self.done;
         let mut flags = if nowait && !self.may_wait { libc::RWF_NOWAIT } else { 0 };
         let pieces = &self.pieces[self.first..];
-        let target = targets.transfers;
         match operation {
             Operation::Read { .. } => match pieces {
                 [one] if registered.holds(one.iov_base.cast(), one.iov_len) => {
@@ -126,7 +118,7 @@ impl Transfer {
                         .offset(at).rw_flags(flags)),
                 }
             }
-            Operation::Flush => on!(targets.flushes, fd => opcode::Fsync::new(fd).flags(FsyncFlags::DATASYNC)),
+            Operation::Flush => on!(target, fd => opcode::Fsync::new(fd).flags(FsyncFlags::DATASYNC)),
             Operation::Grow { .. } if self.flushing => {
                 on!(target, fd => opcode::Fsync::new(fd).flags(FsyncFlags::DATASYNC))
             }

@@ -4,7 +4,7 @@
 use arena::{Arena, Buffer, BufferRef};
 use base::{BLOCK_SIZE, Block, BlockRange, CoreId, Monotonic, Now, Random, WallMillis};
 use nvme_plan::{Class, Completion, DeviceError, Namespace, Operation, Plan, Promise, Request, Token};
-use pollux_nvme_device::Medium;
+use pollux_nvme_device::{Engine, FileOptions, Medium, OpenOptions, open};
 use std::time::{Duration, Instant};
 
 /// Where time comes from: the simulated device jumps to its next event, a real one is polled until it answers.
@@ -302,6 +302,21 @@ fn check_completions(rig: &mut Rig, model: &Medium, in_flight: &mut Vec<(Token, 
         in_flight.swap_remove(index.expect("each token completes once"));
         if let Some(Operation::Read { range, into }) = completion.operation {
             assert_eq!(&into[..], &model.read_range(range)[..], "{range}");
+        }
+    }
+}
+
+/// io_uring, unless this system refuses it; the start of a node says so, and so does the test.
+pub fn uring_here() -> Option<Engine> {
+    let mut file = FileOptions::new(std::env::temp_dir().join(format!("pollux-suite-probe-{}", std::process::id())));
+    file.create = Some(BLOCK_SIZE as u64);
+    let opened = open(&OpenOptions::File { file: file.clone(), engine: Engine::Uring });
+    let _ = std::fs::remove_file(&file.path);
+    match opened {
+        Ok(_) => Some(Engine::Uring),
+        Err(error) => {
+            println!("skipped: {error}");
+            None
         }
     }
 }
