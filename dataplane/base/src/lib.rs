@@ -9,6 +9,7 @@ pub mod clock;
 pub mod counters;
 pub mod ids;
 pub mod limits;
+pub mod maps;
 pub mod random;
 pub mod sleeper;
 pub mod slots;
@@ -19,6 +20,7 @@ pub mod work;
 
 pub use clock::{DeletionClock, Monotonic, Now, WallMillis};
 pub use ids::*;
+pub use maps::IdMap;
 pub use random::Random;
 pub use sleeper::Sleeper;
 pub use slots::{SlotToken, Slots};

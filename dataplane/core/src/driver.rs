@@ -72,6 +72,7 @@ fn count_process(core: &KernelCore, shared: &Shared) {
 /// wait itself does, and returns at once where a socket is ready. An empty turn before the announcement, and its own
 /// question to the system, cost two calls a request where requests come one by one.
 pub(crate) fn sleep(core: &mut KernelCore, sleeper: &Sleeper, shared: &Shared) {
+    core.watch.before_sleep();
     sleeper.announce();
     core.namespace.announce_sleep(true);
     core.net.wait_follows();

@@ -2,20 +2,19 @@
 
 use crate::turn::Core;
 use base::counters::{CoreCounters, Counter, Histogram};
-use base::{Monotonic, Now};
+use base::{IdMap, Monotonic, Now};
 use net::Streams;
 use nvme_log::{LogEvent, ReadError};
 use nvme_plan::{Completion, Namespace, Operation, Plan, Token};
 use offload::{JobToken, Offload};
 use session::Answered;
-use std::collections::HashMap;
 use std::time::Duration;
 
 /// When things began whose end is another turn's.
 #[derive(Default)]
 pub(crate) struct Begun {
-    reads: HashMap<Token, Monotonic>,
-    jobs: HashMap<JobToken, Monotonic>,
+    reads: IdMap<Token, Monotonic>,
+    jobs: IdMap<JobToken, Monotonic>,
 }
 
 impl Begun {
@@ -61,19 +60,20 @@ impl<S: Streams, N: Namespace, O: Offload> Core<S, N, O> {
         }
     }
 
-    pub(crate) fn count_partitions(&self, tally: &partition::Tally) {
+    /// What is counted is taken.
+    pub(crate) fn count_partitions(&self, tally: &mut partition::Tally) {
         for (counter, count) in [
-            (Counter::ProduceBatches, tally.batches),
-            (Counter::ProduceBytes, tally.bytes),
-            (Counter::ProduceRefused, tally.refused),
-            (Counter::FetchWaits, tally.fetch_waits),
+            (Counter::ProduceBatches, &mut tally.batches),
+            (Counter::ProduceBytes, &mut tally.bytes),
+            (Counter::ProduceRefused, &mut tally.refused),
+            (Counter::FetchWaits, &mut tally.fetch_waits),
         ] {
-            if count > 0 {
-                self.counters.add(counter, count);
+            if *count > 0 {
+                self.counters.add(counter, std::mem::take(count));
             }
         }
-        for took in &tally.append_times {
-            self.counters.record(Histogram::Append, self.ended(*took));
+        for took in tally.append_times.drain(..) {
+            self.counters.record(Histogram::Append, self.ended(took));
         }
     }
 

@@ -15,7 +15,7 @@ use crate::tally::Begun;
 use crate::watch::{Step, Watch};
 use arena::Arena;
 use base::counters::{CoreCounters, Counter};
-use base::{CoreId, Monotonic, Now, Offset, PartitionId, Random};
+use base::{CoreId, IdMap, Monotonic, Now, Offset, PartitionId, Random};
 use handoff::{GatherId, Outcome};
 use net::{StreamEvent, Streams};
 use nvme_log::{LogEvent, ReadError, StopReason, Store};
@@ -23,7 +23,7 @@ use nvme_plan::{Completion, Namespace, Plan};
 use offload::{Class, Finished, JobToken, Offload};
 use partition::{JobId, Partitions};
 use session::{Gate, Sessions, Turn};
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -81,7 +81,7 @@ pub struct Core<S: Streams, N, O> {
     /// What this core holds is being told to the control plane.
     pub(crate) telling_held: Option<TellingHeld>,
     /// Answers that helpers make.
-    session_jobs: HashMap<JobToken, GatherId>,
+    session_jobs: IdMap<JobToken, GatherId>,
     next_session_job: u64,
     /// The time of the turn at hand.
     pub(crate) turn_at: Monotonic,
@@ -148,6 +148,7 @@ pub struct Scratch {
     completions: Vec<Completion>,
     stream_events: Vec<StreamEvent>,
     finished: Vec<Finished>,
+    outputs: partition::Outputs,
 }
 
 impl<S: Streams, N: Namespace, O: Offload> Core<S, N, O> {
@@ -183,7 +184,7 @@ impl<S: Streams, N: Namespace, O: Offload> Core<S, N, O> {
             log_events: LogEvents::default(),
             budget: Budget::default(),
             telling_held: None,
-            session_jobs: HashMap::new(),
+            session_jobs: IdMap::default(),
             next_session_job: 0,
             turn_at: Monotonic::ZERO,
         };
@@ -435,18 +436,22 @@ impl<S: Streams, N: Namespace, O: Offload> Core<S, N, O> {
     }
 
     pub(crate) fn carry_partition_outputs(&mut self) {
-        let outputs = self.partitions.take_outputs();
-        self.count_partitions(&outputs.tally);
-        for (core, outcome) in outputs.outcomes {
-            self.mesh.send(core, Message::Outcome(outcome));
+        let mut outputs = std::mem::take(&mut self.scratch.outputs);
+        self.partitions.take_outputs(&mut outputs);
+        self.count_partitions(&mut outputs.tally);
+        if !outputs.is_empty() {
+            for (core, outcome) in outputs.outcomes.drain(..) {
+                self.mesh.send(core, Message::Outcome(outcome));
+            }
+            for (id, work) in outputs.work.drain(..) {
+                self.work_waiting.push_back((Class::Request, JobToken(id.0), work));
+            }
+            for call in outputs.up_calls.drain(..) {
+                self.carry_up_call(call);
+            }
         }
-        for (id, work) in outputs.work {
-            self.work_waiting.push_back((Class::Request, JobToken(id.0), work));
-        }
+        self.scratch.outputs = outputs;
         self.submit_work();
-        for call in outputs.up_calls {
-            self.carry_up_call(call);
-        }
     }
 
     pub(crate) fn submit_work(&mut self) {
@@ -461,6 +466,9 @@ impl<S: Streams, N: Namespace, O: Offload> Core<S, N, O> {
 
     pub(crate) fn carry_session_outputs(&mut self) {
         let out = &mut self.sessions.out;
+        if out.is_empty() {
+            return self.submit_work();
+        }
         for (core, command) in out.commands.drain(..) {
             self.mesh.send(core, Message::Command(command));
         }

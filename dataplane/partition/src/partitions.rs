@@ -4,11 +4,13 @@ use crate::operation::*;
 use crate::replica::Replica;
 use crate::sweep::expiry_interval;
 use crate::watch::Watches;
-use base::{CoreId, DeletionClock, LeaderEpoch, Monotonic, NodeId, Now, PartitionId, Slots, TimerToken, Wheel, Work};
+use base::{
+    CoreId, DeletionClock, IdMap, LeaderEpoch, Monotonic, NodeId, Now, PartitionId, Slots, TimerToken, Wheel, Work,
+};
 use handoff::{Command, GatherId, Internal, Outcome, PartitionError, UpCall};
 use nvme_log::{LogSlot, ReadPlan, ReadTicket, Store, Stretch};
 use settings::{BrokerSettings, TopicSettings};
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
 use std::time::Duration;
 
 /// Timers looked at in one call.
@@ -48,6 +50,7 @@ pub struct Tally {
 }
 
 impl Outputs {
+    /// Nothing is to be carried; there may be something to count.
     pub fn is_empty(&self) -> bool {
         self.outcomes.is_empty() && self.work.is_empty() && self.up_calls.is_empty()
     }
@@ -78,14 +81,14 @@ pub struct Partitions {
     /// What a topic obeys that sets nothing itself.
     pub(crate) defaults: TopicSettings,
     pub(crate) replicas: Slots<Box<Replica>>,
-    pub(crate) by_id: HashMap<PartitionId, ReplicaToken>,
-    pub(crate) by_log: HashMap<LogSlot, ReplicaToken>,
+    pub(crate) by_id: IdMap<PartitionId, ReplicaToken>,
+    pub(crate) by_log: IdMap<LogSlot, ReplicaToken>,
     pub(crate) operations: Slots<Option<Operation>>,
     /// Fetches that have not been answered yet.
-    pub(crate) fetching: HashMap<GatherId, OperationToken>,
+    pub(crate) fetching: IdMap<GatherId, OperationToken>,
     pub(crate) watches: Watches,
-    pub(crate) readings: HashMap<ReadTicket, Reading>,
-    pub(crate) jobs: HashMap<JobId, JobOwner>,
+    pub(crate) readings: IdMap<ReadTicket, Reading>,
+    pub(crate) jobs: IdMap<JobId, JobOwner>,
     pub(crate) next_job: u64,
     pub(crate) wheel: Wheel<Timer>,
     pub(crate) fired: Vec<Timer>,
@@ -114,13 +117,13 @@ impl Partitions {
             defaults: crate::sweep::defaults(&broker).expect("the broker's own settings were checked"),
             broker,
             replicas: Slots::growable(),
-            by_id: HashMap::new(),
-            by_log: HashMap::new(),
+            by_id: IdMap::default(),
+            by_log: IdMap::default(),
             operations: Slots::growable(),
-            fetching: HashMap::new(),
+            fetching: IdMap::default(),
             watches: Watches::default(),
-            readings: HashMap::new(),
-            jobs: HashMap::new(),
+            readings: IdMap::default(),
+            jobs: IdMap::default(),
             next_job: 0,
             wheel,
             fired: Vec::new(),
@@ -191,10 +194,12 @@ impl Partitions {
         self.leaders
     }
 
-    /// Takes everything there is to carry away, news to waiting fetches among it. Called after each batch of inputs.
-    pub fn take_outputs(&mut self) -> Outputs {
+    /// Takes everything there is to carry away, news to waiting fetches among it. Called after each batch of inputs, with
+    /// empty lists whose room serves the next ones.
+    pub fn take_outputs(&mut self, outputs: &mut Outputs) {
+        debug_assert!(outputs.is_empty(), "what was taken before has been carried away");
         self.tell_news();
-        std::mem::take(&mut self.out)
+        std::mem::swap(&mut self.out, outputs);
     }
 
     /// What DescribeLogDirs tells of the namespace; the keeper knows it.

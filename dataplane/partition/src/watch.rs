@@ -4,10 +4,10 @@
 use crate::operation::ReplicaToken;
 use crate::partitions::Partitions;
 use crate::replica::Replica;
-use base::{Offset, SlotToken, Slots};
+use base::{IdMap, Offset, SlotToken, Slots};
 use handoff::{EntryIndex, FetchNews, GatherId, Isolation, Outcome, Reader};
 use nvme_log::Store;
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
 
 /// Entries of a fetch that leave their lists in one go.
 pub(crate) const ENDED_AT_ONCE: usize = 256;
@@ -104,7 +104,7 @@ struct Watch {
 #[derive(Debug)]
 pub(crate) struct Watches {
     slots: Slots<Watch>,
-    by_gather: HashMap<GatherId, SlotToken>,
+    by_gather: IdMap<GatherId, SlotToken>,
     dirty: Vec<SlotToken>,
     ending: VecDeque<SlotToken>,
     waking: VecDeque<Waking>,
@@ -116,7 +116,7 @@ impl Default for Watches {
     fn default() -> Watches {
         Watches {
             slots: Slots::growable(),
-            by_gather: HashMap::new(),
+            by_gather: IdMap::default(),
             dirty: Vec::new(),
             ending: VecDeque::new(),
             waking: VecDeque::new(),

@@ -4,9 +4,10 @@
 
 use crate::connection::{EndReason, Request};
 use crate::limits::{PARKED_BYTES_MAX, PARKED_TIME_MAX};
+use crate::outputs::Answered;
 use crate::replies::{Piece, ReplyNumber};
 use crate::route::{Route, route};
-use crate::sessions::{Answered, Sessions, Timer, Turn};
+use crate::sessions::{Sessions, Timer, Turn};
 use base::{CoreId, Monotonic, TimerToken};
 use bytes::Bytes;
 use link::{FORWARD_CREDIT_BYTES, FORWARD_OVERHEAD_BYTES, FORWARDED_REQUEST_BYTES_MAX, Forward, Up};

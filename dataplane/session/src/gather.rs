@@ -260,6 +260,6 @@ impl Sessions {
 
     pub(crate) fn note_answered(&mut self, now: Now, gather: &Gather, failed: bool) {
         let took = now.monotonic.since(gather.began);
-        self.out.answered.push(crate::sessions::Answered { api: gather.api, took, failed });
+        self.out.answered.push(crate::outputs::Answered { api: gather.api, took, failed });
     }
 }

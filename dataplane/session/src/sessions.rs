@@ -9,17 +9,17 @@ use crate::fetch_session::FetchSessions;
 use crate::forward::Forwards;
 use crate::gather::{Gather, GatherWork};
 use crate::limits::{FRAME_TIME_MAX, ITEMS_ON_THE_LOOP_MAX, REQUESTS_A_TURN, TIMERS_PER_TURN, UNREAD_BYTES_MAX};
-use crate::off_loop::OffLoop;
+use crate::outputs::{Answered, Outputs};
 use crate::parked::Parked;
 use crate::replies::{Piece, Replies, ReplyNumber};
 use crate::route::{self, Route};
 use arena::{Arena, Buffer, BufferRef};
-use base::{ConnectionId, CoreId, ListenerId, Monotonic, NodeId, Now, Random, SlotToken, Slots, Wheel};
+use base::{ConnectionId, CoreId, IdMap, ListenerId, Monotonic, NodeId, Now, Random, SlotToken, Slots, Wheel};
 use handoff::{Command, GatherId, Outcome};
 use link::Up;
 use net::{Close, StreamId, Streams};
 use settings::BrokerSettings;
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -43,33 +43,6 @@ pub struct Turn<'a, S> {
     pub random: &'a mut Random,
     pub net: &'a mut S,
     pub arena: &'a Arena,
-}
-
-/// A request that was answered in this turn.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Answered {
-    pub api: ApiKey,
-    /// From the turn in which its last byte came to this one.
-    pub took: Duration,
-    /// The answer refuses a partition; known of those that are gathered here.
-    pub failed: bool,
-}
-
-/// What a turn leaves for the core to carry away.
-#[derive(Debug, Default)]
-pub struct Outputs {
-    pub commands: Vec<(CoreId, Command)>,
-    pub up: Vec<Up>,
-    /// Answers that helpers make; they come back by `on_work`.
-    pub work: Vec<OffLoop>,
-    /// The share of producer ids is used up.
-    pub producer_ids_wanted: bool,
-    /// Answered requests, for the histograms.
-    pub answered: Vec<Answered>,
-    /// Record bytes of answers to fetches.
-    pub fetched: u64,
-    /// Connections that ended from our side, for the log.
-    pub ended: Vec<(Option<SocketAddr>, EndReason)>,
 }
 
 /// Which requests may begin now (design 02, rule 9, and the handoff's credits).
@@ -96,7 +69,7 @@ pub struct Sessions {
     pub(crate) facts: Arc<NodeFacts>,
     pub(crate) settings: BrokerSettings,
     pub(crate) view: Arc<View>,
-    pub(crate) connections: HashMap<StreamId, Connection>,
+    pub(crate) connections: IdMap<StreamId, Connection>,
     pub(crate) gathers: Slots<Gather>,
     pub(crate) fetch_sessions: FetchSessions,
     pub(crate) producer_ids: ProducerIds,
@@ -134,7 +107,7 @@ impl Sessions {
             cores,
             facts,
             view: Arc::new(View::default()),
-            connections: HashMap::new(),
+            connections: IdMap::default(),
             gathers: Slots::growable(),
             fetch_sessions: FetchSessions::new(core, slots.max(1)),
             producer_ids: ProducerIds::default(),

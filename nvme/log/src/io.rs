@@ -2,10 +2,9 @@
 
 use crate::api::{LogSlot, ReadPlan};
 use arena::BufferRef;
-use base::{BLOCK_SIZE, Block, BlockRange, Monotonic, SlotToken, Slots, Tenancy};
+use base::{BLOCK_SIZE, Block, BlockRange, IdMap, Monotonic, SlotToken, Slots, Tenancy};
 use nvme_format::blob::IndexPlace;
 use nvme_plan::{Class, Operation, Plan, Promise, Request, Token};
-use std::collections::HashMap;
 
 /// What a completion means.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -48,7 +47,7 @@ pub enum Purpose {
 pub struct Io {
     waiting: Slots<Purpose>,
     /// Requests in flight on each extent: one that was given up is not free before they are over.
-    busy: HashMap<Tenancy, u32>,
+    busy: IdMap<Tenancy, u32>,
     pub plan: Plan,
 }
 
@@ -65,7 +64,7 @@ impl Purpose {
 
 impl Io {
     pub fn new() -> Io {
-        Io { waiting: Slots::growable(), busy: HashMap::new(), plan: Plan::new() }
+        Io { waiting: Slots::growable(), busy: IdMap::default(), plan: Plan::new() }
     }
 
     pub fn emit(&mut self, purpose: Purpose, class: Class, deadline: Option<Monotonic>, operation: Operation) {

@@ -13,13 +13,13 @@ use crate::space::Overlap;
 use crate::store::{CacheFlush, Idleness, RoundMark, Stopping, Store};
 use crate::tails::Tails;
 use arena::Arena;
-use base::{CoreId, DeletionClock, LaneId, Monotonic, Now, Random, ShardId, Slots, Uuid};
+use base::{CoreId, DeletionClock, IdMap, LaneId, Monotonic, Now, Random, ShardId, Slots, Uuid};
 use nvme_format::blob::PartitionBlob;
 use nvme_format::directory::BlobPlace;
 use nvme_format::region::RegionMap;
 use nvme_format::{ExtentAddress, SlabId};
 use nvme_plan::Geometry;
-use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::collections::{BTreeSet, VecDeque};
 use std::time::Duration;
 
 #[derive(Clone, Debug)]
@@ -79,7 +79,7 @@ impl Store {
             arena,
             random,
             partitions: Slots::growable(),
-            by_id: HashMap::new(),
+            by_id: IdMap::default(),
             shards: Vec::new(),
             lane: Lane::new(lane, seed.namespace, seed.ring, ring, blocks),
             io: Io::new(),
@@ -109,7 +109,7 @@ impl Store {
             room_made: false,
             requests: VecDeque::new(),
             truncations: BTreeSet::new(),
-            own_reads: HashMap::new(),
+            own_reads: IdMap::default(),
             view_queue: None,
             stopping: Stopping::No,
             stopped: None,

@@ -14,13 +14,13 @@ use crate::ring_zeroes::RingZeroes;
 use crate::shard::{Quarantined, SavedView, Shard, SlabRequest};
 use crate::tails::Tails;
 use arena::{Arena, BufferRef};
-use base::{CoreId, DeletionClock, Monotonic, Now, Offset, PartitionId, Random, ShardId, Slots};
+use base::{CoreId, DeletionClock, IdMap, Monotonic, Now, Offset, PartitionId, Random, ShardId, Slots};
 use nvme_format::SlabId;
 use nvme_format::blob::Segment;
 use nvme_format::record::{Change, Record, RecordView};
 use nvme_format::region::RegionMap;
 use nvme_plan::Geometry;
-use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::collections::{BTreeSet, VecDeque};
 use std::time::Duration;
 
 /// After a refusal for want of space it is asked for again.
@@ -36,7 +36,7 @@ pub struct Store {
     pub(crate) arena: Arena,
     pub(crate) random: Random,
     pub(crate) partitions: Slots<Box<Partition>>,
-    pub(crate) by_id: HashMap<PartitionId, LogSlot>,
+    pub(crate) by_id: IdMap<PartitionId, LogSlot>,
     pub(crate) shards: Vec<Shard>,
     pub(crate) lane: Lane,
     pub(crate) io: Io,
@@ -72,7 +72,7 @@ pub struct Store {
     pub(crate) requests: VecDeque<KeeperRequest>,
     pub(crate) truncations: BTreeSet<LogSlot>,
     /// Reads of the store itself, for truncations.
-    pub(crate) own_reads: HashMap<ReadTicket, LogSlot>,
+    pub(crate) own_reads: IdMap<ReadTicket, LogSlot>,
     pub(crate) view_queue: Option<SavedView>,
     pub(crate) stopping: Stopping,
     pub(crate) stopped: Option<StopReason>,

@@ -183,7 +183,8 @@ impl Node {
     }
 
     fn collect(&mut self) {
-        let outputs = self.partitions.take_outputs();
+        let mut outputs = pollux_partition::Outputs::default();
+        self.partitions.take_outputs(&mut outputs);
         self.outcomes.extend(outputs.outcomes.into_iter().map(|(_, outcome)| outcome));
         self.work.extend(outputs.work);
         self.up_calls.extend(outputs.up_calls);
