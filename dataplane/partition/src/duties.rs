@@ -141,7 +141,9 @@ impl Partitions {
         replica.overrides = overrides;
         replica.partition_epoch = duty.partition_epoch;
         replica.replicas = duty.replicas.len();
-        replica.isr = duty.isr.clone();
+        if !replica.resigns_alone(node, duty) {
+            replica.isr = duty.isr.clone();
+        }
         let others: Vec<NodeId> = duty.isr.iter().copied().filter(|member| *member != node).collect();
         replica.others.retain(|member, _| others.contains(member));
         for member in others {
@@ -177,8 +179,12 @@ impl Partitions {
         }
         let epoch = duty.leader_epoch;
         if duty.leader != Some(node) {
-            let was = std::mem::replace(&mut replica.standing, Standing::Follower { epoch });
-            if was != replica.standing {
+            let is_sole = replica.resigns_alone(node, &duty);
+            let standing = if is_sole { Standing::Sole { epoch } } else { Standing::Follower { epoch } };
+            let was = std::mem::replace(&mut replica.standing, standing);
+            if was != standing && is_sole {
+                self.refuse_unplaced(store, token, PartitionError::NotLeader);
+            } else if was != standing {
                 self.refuse_everything(store, token, PartitionError::NotLeader);
             }
             return Ok(());

@@ -127,9 +127,14 @@ impl Partitions {
 
     /// Appends, acknowledgements, deletions and waiting fetches of the partition all end.
     pub(crate) fn refuse_everything(&mut self, store: &mut Store, token: ReplicaToken, error: PartitionError) {
-        self.refuse_queued(store, token, error);
         self.refuse_waiting(store, token, error);
         self.refuse_deletes(token, error);
+        self.refuse_unplaced(store, token, error);
+    }
+
+    /// All but what is in the log, or on its way there.
+    pub(crate) fn refuse_unplaced(&mut self, store: &mut Store, token: ReplicaToken, error: PartitionError) {
+        self.refuse_queued(store, token, error);
         self.wake_urgently(store, token);
     }
 }

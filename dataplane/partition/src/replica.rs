@@ -3,6 +3,7 @@
 use crate::acknowledge::Acknowledgements;
 use crate::append::AppendQueue;
 use crate::byte_count::ByteCount;
+use crate::duties::Duty;
 use crate::operation::OperationToken;
 use crate::topic_rules::{log_config, produce_rules};
 use crate::watch::Watcher;
@@ -19,6 +20,11 @@ pub(crate) enum Standing {
     Leader {
         epoch: LeaderEpoch,
     },
+    /// It has led, nobody leads now, and no other node was in sync: a node that stops. It takes nothing, and what its log
+    /// holds is what any leader will have: what is on its way to the medium is acknowledged when it is there.
+    Sole {
+        epoch: LeaderEpoch,
+    },
     /// Also a leader that may not lead under the epoch it was given: it is of an earlier run (design 04).
     Follower {
         epoch: LeaderEpoch,
@@ -28,7 +34,7 @@ pub(crate) enum Standing {
 impl Standing {
     pub(crate) fn epoch(self) -> LeaderEpoch {
         match self {
-            Standing::Leader { epoch } | Standing::Follower { epoch } => epoch,
+            Standing::Leader { epoch } | Standing::Sole { epoch } | Standing::Follower { epoch } => epoch,
         }
     }
 }
@@ -50,7 +56,7 @@ pub(crate) struct Replica {
     pub epoch_start: Offset,
     pub partition_epoch: PartitionEpoch,
     pub replicas: usize,
-    /// Committed members of the ISR.
+    /// Committed members of the ISR; of one that has resigned alone, itself, whose place in it is the ELR's now (KIP-966).
     pub isr: Vec<NodeId>,
     /// Durable ends that the ISR's other members have told.
     pub others: BTreeMap<NodeId, Offset>,
@@ -76,7 +82,7 @@ impl Replica {
     pub(crate) fn leader_epoch(&self) -> Option<LeaderEpoch> {
         match self.standing {
             Standing::Leader { epoch } => Some(epoch),
-            Standing::Follower { .. } => None,
+            Standing::Sole { .. } | Standing::Follower { .. } => None,
         }
     }
 
@@ -100,10 +106,16 @@ impl Replica {
         self.isr.len() >= self.min_isr()
     }
 
+    /// Whether it has led with nobody else in sync, and by this duty nobody leads: what stands here is the log.
+    pub(crate) fn resigns_alone(&self, node: NodeId, duty: &Duty) -> bool {
+        let was_alone = !matches!(self.standing, Standing::Follower { .. }) && self.isr == [node];
+        was_alone && duty.leader.is_none() && duty.isr.iter().all(|member| *member == node)
+    }
+
     /// The watermark that durable ends allow (design 08, item 12): the smallest among the leader and the maximal ISR,
     /// never lower than it was, and unmoved below the minimum ISR.
     pub(crate) fn watermark(&self, durable: Offset) -> Offset {
-        if !self.is_leader() || !self.has_min_isr() {
+        if matches!(self.standing, Standing::Follower { .. }) || !self.has_min_isr() {
             return self.high_watermark;
         }
         let least = self.others.values().copied().fold(durable, Offset::min);

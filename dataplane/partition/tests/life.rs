@@ -96,6 +96,39 @@ fn follow(node: &mut Node, partition: PartitionId, offset: i64) {
     node.fetched(gather);
 }
 
+/// A node that stops hands its partitions back while commits are on their way: what they hold will be in the log, so to
+/// refuse it would have a producer without sequence numbers send it again.
+#[test]
+fn what_is_on_its_way_when_nobody_leads_any_more_is_acknowledged() {
+    let mut node = Node::new(64, 6);
+    let mut epoch = 0;
+    let mut next = |leader: Option<NodeId>, isr: &[NodeId]| {
+        epoch += 1;
+        Duty { leader, isr: isr.to_vec(), ..duty(P(1), epoch, &[]) }
+    };
+    let (alone, other) = ([NODE], NodeId(2));
+    // The last member leaves the ISR for the ELR (KIP-966), where there is one.
+    for (isr, end) in [(&alone[..], 0), (&[], 6)] {
+        node.apply(next(Some(NODE), &alone)).expect("it leads");
+        node.produce(Acks::All, P(1), batch(3, 10)).expect("appended");
+        let all = node.produce_async(Acks::All, P(1), batch(2, 10));
+        let leader = node.produce_async(Acks::Leader, P(1), batch(1, 10));
+        assert!(node.outcomes.is_empty(), "both are on their way");
+        node.apply(next(None, isr)).expect("taken");
+        let late = node.produce(Acks::All, P(1), batch(1, 10));
+        assert_eq!(late, Err(ProduceError::Partition(PartitionError::NotLeader)), "nothing more is taken");
+        assert_eq!(node.produced(all)[0].result.as_ref().map(|one| one.base_offset), Ok(Offset(end + 3)));
+        assert_eq!(node.produced(leader)[0].result.as_ref().map(|one| one.base_offset), Ok(Offset(end + 5)));
+    }
+    // Where another node is in sync, or leads, its log may be another.
+    for (leader, isr) in [(None, &[NODE, other][..]), (None, &[other]), (Some(other), &alone)] {
+        node.apply(next(Some(NODE), &alone)).expect("it leads");
+        let lost = node.produce_async(Acks::All, P(1), batch(1, 10));
+        node.apply(next(leader, isr)).expect("taken");
+        assert_eq!(node.produced(lost)[0].result, Err(ProduceError::Partition(PartitionError::NotLeader)));
+    }
+}
+
 #[test]
 fn the_watermark_waits_for_the_isr_and_a_request_for_its_deadline() {
     let mut node = Node::new(64, 4);
