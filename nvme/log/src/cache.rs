@@ -4,28 +4,28 @@
 use crate::api::{LogSlot, Stretch};
 use crate::store::Store;
 use arena::BufferRef;
-use base::Tenancy;
+use base::{IdMap, Monotonic, Now, Tenancy};
 use nvme_format::index::IndexEntry;
 use std::cell::Cell;
-use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 use std::rc::Rc;
 
-/// As many stretches that could not be read are remembered, 16 bytes each; then all are forgotten, and found again.
+/// As many stretches that could not be read are remembered, 24 bytes each; then all are forgotten, and found again.
 const UNREADABLE_MAX: usize = 4096;
 
 const ENTRY: usize = size_of::<IndexEntry>();
 
 #[derive(Default)]
 pub struct ReadCache {
-    stretches: HashMap<(Tenancy, u32), BufferRef>,
+    stretches: IdMap<(Tenancy, u32), BufferRef>,
     order: VecDeque<(Tenancy, u32)>,
     bytes: usize,
-    /// Whose last read failed: answers end before them, so that none is begun that cannot be finished.
-    unreadable: HashSet<(Tenancy, u32)>,
+    /// Whose last read failed, and when: answers end before them, so that none is begun that cannot be finished.
+    unreadable: IdMap<(Tenancy, u32), Monotonic>,
     /// The indexes of extents that are in memory, by their last use as it was when they were put in order.
     indexes: BTreeMap<u64, (LogSlot, Tenancy, usize)>,
     /// Where the extent's stands in that order: each is counted once.
-    noted: HashMap<Tenancy, u64>,
+    noted: IdMap<Tenancy, u64>,
     index_bytes: usize,
     uses: Cell<u64>,
 }
@@ -66,15 +66,20 @@ impl ReadCache {
     }
 
     /// Says whether that is news.
-    pub fn note_unreadable(&mut self, stretch: &Stretch) -> bool {
+    pub fn note_unreadable(&mut self, now: Now, stretch: &Stretch) -> bool {
         if self.unreadable.len() >= UNREADABLE_MAX {
             self.unreadable.clear();
         }
-        self.unreadable.insert((stretch.tenancy, stretch.position))
+        self.unreadable.insert((stretch.tenancy, stretch.position), now.monotonic).is_none()
     }
 
     pub fn is_unreadable(&self, tenancy: Tenancy, position: u32) -> bool {
-        self.unreadable.contains(&(tenancy, position))
+        self.unreadable.contains_key(&(tenancy, position))
+    }
+
+    /// When the last read of it failed.
+    pub fn failed_at(&self, stretch: &Stretch) -> Option<Monotonic> {
+        self.unreadable.get(&(stretch.tenancy, stretch.position)).copied()
     }
 
     pub fn stretch_bytes(&self) -> usize {

@@ -71,7 +71,7 @@ impl Store {
                 Some(Operation::Read { into, .. }) => Some(into),
                 _ => None,
             };
-            self.on_read(plan, into, completion.result);
+            self.on_read(now, plan, into, completion.result);
         } else {
             match completion.result {
                 Ok(()) => self.on_written(now, purpose),

@@ -6,11 +6,11 @@ use crate::io::Purpose;
 use crate::store::Store;
 use arena::{Buffer, BufferRef};
 use base::limits::COMMIT_MAX;
-use base::{BLOCK_SIZE, Block, BlockRange, Monotonic, Now, Offset, Tenancy};
+use base::{BLOCK_SIZE, Block, BlockRange, IdMap, Monotonic, Now, Offset, Tenancy};
 use nvme_format::crc;
 use nvme_format::index::{decode_blocks, index_blocks};
 use nvme_plan::{Class, DeviceError, Operation};
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
 const BLOCK: u64 = BLOCK_SIZE as u64;
@@ -30,14 +30,20 @@ const LEFT_TO_APPENDS: usize = 2 * COMMIT_MAX;
 const LEFT_TO_APPENDS_SHARE: usize = 16;
 /// A read that found no memory tries again after this, since memory that comes back wakes nobody.
 const MEMORY_RETRY: Duration = Duration::from_millis(1);
+/// What could not be read is read again no sooner than this after the last attempt, and whoever asks waits for it: the Java
+/// consumer asks again as soon as it is refused, and had the device read the same damaged blocks 2,750 times a second.
+const UNREADABLE_RETRY: Duration = Duration::from_millis(50);
 
 #[derive(Default)]
 pub struct Reads {
     /// Who waits for what: one read in flight a stretch.
-    wanted: HashMap<ReadPlan, Wanted>,
+    wanted: IdMap<ReadPlan, Wanted>,
     /// What was asked for since the last turn.
     asked: Vec<ReadPlan>,
     queues: Queues,
+    /// What could not be read a moment ago, by the time at which it is tried again; the number keeps those of one time
+    /// apart.
+    later: BTreeMap<(Monotonic, u64), ReadPlan>,
     in_flight: usize,
     next_ticket: u64,
     /// When the first read that found no memory tries again.
@@ -82,9 +88,10 @@ impl Queues {
 }
 
 impl Reads {
-    /// With reads in flight the end of one is soon enough.
+    /// With reads in flight the end of one is soon enough for those that found no memory.
     pub(crate) fn next_deadline(&self) -> Option<Monotonic> {
-        self.short.filter(|_| self.in_flight == 0)
+        let later = self.later.first_key_value().map(|((at, _), _)| *at);
+        self.short.filter(|_| self.in_flight == 0).into_iter().chain(later).min()
     }
 }
 
@@ -176,11 +183,21 @@ impl Store {
 
     pub(crate) fn poll_reads(&mut self, now: Now) {
         for plan in std::mem::take(&mut self.reads.asked) {
-            let class = self.class_of(&plan);
-            self.reads.queues.of(class).push_back(plan);
-            if let Some(wanted) = self.reads.wanted.get_mut(&plan) {
-                wanted.until = Some(now.monotonic + self.options.read_deadline);
+            match self.not_before(&plan).filter(|at| *at > now.monotonic) {
+                Some(at) => {
+                    let number = self.reads.next_ticket;
+                    self.reads.next_ticket += 1;
+                    self.reads.later.insert((at, number), plan);
+                }
+                None => self.queue_read(now, plan),
             }
+        }
+        // With a namespace that has stopped nobody waits for nothing.
+        while let Some(first) = self.reads.later.first_entry()
+            && (first.key().0 <= now.monotonic || self.stopped.is_some())
+        {
+            let plan = first.remove();
+            self.queue_read(now, plan);
         }
         self.end_late_reads(now);
         let limit = self.reads_at_once();
@@ -214,6 +231,20 @@ impl Store {
             self.reads.queues.begin(class);
             self.reads.in_flight += 1;
             self.io.emit(Purpose::Read(plan), class, until, Operation::Read { range, into });
+        }
+    }
+
+    /// Of what could not be read, when it is tried again.
+    fn not_before(&self, plan: &ReadPlan) -> Option<Monotonic> {
+        let ReadPlan::Stretch(stretch) = plan else { return None };
+        Some(self.cache.failed_at(stretch)? + UNREADABLE_RETRY)
+    }
+
+    fn queue_read(&mut self, now: Now, plan: ReadPlan) {
+        let class = self.class_of(&plan);
+        self.reads.queues.of(class).push_back(plan);
+        if let Some(wanted) = self.reads.wanted.get_mut(&plan) {
+            wanted.until = Some(now.monotonic + self.options.read_deadline);
         }
     }
 
@@ -254,7 +285,7 @@ impl Store {
         }
     }
 
-    pub(crate) fn on_read(&mut self, plan: ReadPlan, into: Option<Buffer>, result: Result<(), DeviceError>) {
+    pub(crate) fn on_read(&mut self, now: Now, plan: ReadPlan, into: Option<Buffer>, result: Result<(), DeviceError>) {
         self.reads.in_flight -= 1;
         let verified = match (result, into) {
             (Err(error), _) => Err(ReadError::Device(error)),
@@ -276,7 +307,7 @@ impl Store {
         };
         if let (ReadPlan::Stretch(stretch), Err(error @ (ReadError::Device(_) | ReadError::Corrupt))) =
             (&plan, &verified)
-            && self.cache.note_unreadable(stretch)
+            && self.cache.note_unreadable(now, stretch)
         {
             self.tell_unreadable(stretch, *error);
         }

@@ -152,6 +152,40 @@ fn rot_in_an_extent_is_never_served() {
     assert_eq!(told, corrupt, "each is told, and once: later ones are asked to read it first");
 }
 
+/// Clients ask again as soon as they are refused, as often as they are.
+#[test]
+fn what_cannot_be_read_is_tried_again_after_a_pause() {
+    let (disk, mut random) = (disk(64, 42), Random::from_seed(43));
+    let mut options = options(1);
+    options.store.tail_cache = 0;
+    let mut node = node(&disk, &mut random, &options);
+    let slot = create(&mut node, 1);
+    let expected = rounds(&mut node, &[slot], &mut random, 20, 50_000).remove(0);
+    node.turns(2000);
+    let (first, other) = (stretch(&mut node, slot, 0), stretch(&mut node, slot, 12));
+    assert_ne!(first, other);
+    disk.set_faults(FaultPlan { read_error: PerMillion::ALWAYS, ..FaultPlan::none() });
+    let began = node.now.monotonic;
+    let ask = |node: &mut common::Node| {
+        let ticket = node.store().read(ReadPlan::Stretch(first));
+        node.wait_read(0, ticket)
+    };
+    for _ in 0..11 {
+        assert!(matches!(ask(&mut node), Err(ReadError::Device(_))));
+    }
+    let took = node.now.monotonic.since(began);
+    assert!((500..750).contains(&took.as_millis()), "ten of eleven waited: {took:?}");
+    // It holds nobody else up, and is there as soon as it is tried.
+    disk.set_faults(FaultPlan::none());
+    let (again, beside) = (node.store().read(ReadPlan::Stretch(first)), node.store().read(ReadPlan::Stretch(other)));
+    let began = node.now.monotonic;
+    assert!(node.wait_read(0, beside).is_ok());
+    assert!(node.now.monotonic.since(began).as_millis() < 20);
+    assert_eq!(node.wait_read(0, again).map(|bytes| expected.starts_with(&bytes)), Ok(true));
+    assert!(node.now.monotonic.since(began).as_millis() < 60);
+    assert!(ask(&mut node).is_ok() && node.now.monotonic.since(began).as_millis() < 60, "from memory");
+}
+
 #[test]
 fn a_read_that_finds_no_memory_waits_for_it_and_is_refused_at_its_deadline_only() {
     let (disk, mut random) = (disk(64, 40), Random::from_seed(41));
