@@ -88,6 +88,9 @@ pub struct ProcessArgs {
     /// The process of `start` that started this one, and with which it ends.
     #[arg(long, hide = true, value_name = "PID", requires = "run_dir")]
     pub supervisor: Option<i32>,
+    /// The node has served under this supervisor: what is missing was taken away since, and is not made anew.
+    #[arg(long, hide = true, requires = "supervisor")]
+    pub served: bool,
 }
 
 /// Why a start is refused; the text says what to do.
@@ -103,6 +106,8 @@ pub enum StartError {
     Dataplane(#[from] data_core::DataplaneError),
     #[error("{0}")]
     ControlPlane(#[from] daemon::DaemonError),
+    #[error("{} was taken away while the node ran: put it back, nothing is made in its place; trying again", .0.display())]
+    TakenAway(PathBuf),
     #[error("{0}")]
     Invalid(String),
     #[error("the system refused: {0}")]

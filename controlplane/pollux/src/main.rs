@@ -111,6 +111,8 @@ fn exit_code(error: &StartError) -> ExitCode {
         StartError::Dataplane(error) if error.is_final() => ExitCode::from(supervisor::EXIT_CORRUPTION),
         // Its files were in order when it began.
         StartError::ControlPlane(daemon::DaemonError::Fault(_)) => ExitCode::from(supervisor::EXIT_TEMPORARY),
+        // The other half may serve meanwhile.
+        StartError::TakenAway(_) => ExitCode::from(supervisor::EXIT_TEMPORARY),
         _ => ExitCode::FAILURE,
     }
 }

@@ -9,6 +9,8 @@ use std::str::FromStr;
 
 /// Longest path of a Unix socket (sun_path, less the terminating zero).
 const SOCKET_PATH_MAX: usize = 107;
+/// The control plane's own directory within the node's.
+const CONTROLPLANE: &str = "controlplane";
 const LINK_SOCKET: &str = "link.sock";
 const IDS_FILE: &str = "ids.json";
 const COUNTERS_FILE: &str = "counters";
@@ -93,17 +95,17 @@ struct Ids {
 /// Ids from the control plane's meta.properties where it is formatted; else those that were drawn for the first start and
 /// wait in the run directory, so that both processes read the same.
 fn ids(data: &Path, run_dir: &Path, cluster_id: Option<&str>) -> Result<Ids, StartError> {
-    let formatted = daemon::formatted_ids(&data.join("controlplane"))?;
+    let formatted = daemon::formatted_ids(&data.join(CONTROLPLANE))?;
     if let Some((cluster_id, directory_id)) = formatted {
         return Ok(Ids { cluster_id, directory_id });
     }
     let path = run_dir.join(IDS_FILE);
-    if !path.exists() && daemon::has_run(&data.join("controlplane")) {
+    if !path.exists() && daemon::has_run(&data.join(CONTROLPLANE)) {
         // Ids of another draw would make a stranger of the namespace.
         return Err(StartError::Invalid(format!(
             "{} has no meta.properties, though this node has run: put it back, or a copy of it; the ids that belong in it \
              stand in the namespace (`pollux dump {} superblock`)",
-            data.join("controlplane").display(),
+            data.join(CONTROLPLANE).display(),
             data.display()
         )));
     }
@@ -148,7 +150,16 @@ struct Place {
 fn place(args: &ProcessArgs, cluster_id: Option<&str>) -> Result<Place, StartError> {
     let config = args.node.config()?;
     let data = config.data.directory.clone();
-    create(&data)?;
+    if args.served {
+        let metadata = data.join(CONTROLPLANE);
+        if let Some(gone) = [&data, &metadata].into_iter().find(|path| !path.is_dir()) {
+            return Err(StartError::TakenAway(gone.clone()));
+        }
+        // What both processes keep there is made again.
+        args.run_dir.iter().try_for_each(|run_dir| create(run_dir))?;
+    } else {
+        create(&data)?;
+    }
     let (run_dir, own) = match &args.run_dir {
         Some(given) => (given.clone(), None),
         None => {
@@ -196,7 +207,7 @@ fn dataplane_options(args: &ProcessArgs, place: &Place) -> Result<data_core::Dat
         config: place.config.clone(),
         namespace: place.data.join("namespace"),
         ephemeral: args.node.ephemeral,
-        has_run: !args.node.ephemeral && daemon::has_run(&place.data.join("controlplane")),
+        has_run: !args.node.ephemeral && daemon::has_run(&place.data.join(CONTROLPLANE)),
         cluster_id: place.ids.cluster_id.clone(),
         directory_id: place.ids.directory_id,
         link: place.run_dir.join(LINK_SOCKET),
@@ -221,7 +232,7 @@ pub fn controlplane(args: &ProcessArgs) -> Result<ExitCode, StartError> {
     let place = place(args, None)?;
     data_core::cpu_plan(&place.config.node.cores)?.keep_off()?;
     let options = daemon::DaemonOptions {
-        directory: place.data.join("controlplane"),
+        directory: place.data.join(CONTROLPLANE),
         link: place.run_dir.join(LINK_SOCKET),
         counters: counters_path(&place.run_dir),
         cluster_id: place.ids.cluster_id.clone(),
@@ -241,10 +252,10 @@ pub fn controlplane(args: &ProcessArgs) -> Result<ExitCode, StartError> {
 
 /// Prepares both halves of a data directory; refuses one that is in use or holds something.
 pub fn format(args: &FormatArgs) -> Result<ExitCode, StartError> {
-    let process = ProcessArgs { node: args.node.clone(), run_dir: None, supervisor: None };
+    let process = ProcessArgs { node: args.node.clone(), run_dir: None, supervisor: None, served: false };
     let place = place(&process, args.cluster_id.as_deref())?;
     data_core::format(dataplane_options(&process, &place)?)?;
-    daemon::format(&place.data.join("controlplane"), &place.ids.cluster_id, place.ids.directory_id, &place.config)?;
+    daemon::format(&place.data.join(CONTROLPLANE), &place.ids.cluster_id, place.ids.directory_id, &place.config)?;
     println!("formatted {} for cluster {}", place.data.display(), place.ids.cluster_id);
     Ok(ExitCode::SUCCESS)
 }

@@ -133,6 +133,7 @@ impl Supervisor {
             .arg("--run-dir")
             .arg(&self.run_dir)
             .args(["--supervisor", &std::process::id().to_string()])
+            .args(self.announced.then_some("--served"))
             // What a terminal sends to all of its group (Ctrl-C, its end) comes to the supervisor alone, which stops the
             // pair in order.
             .process_group(0)

@@ -164,6 +164,32 @@ fn a_namespace_that_is_gone_is_asked_for_and_never_made_anew() {
     assert!(node.stop().success());
 }
 
+/// A process that dies meanwhile finds nothing, and makes nothing: a node without its records would serve.
+#[test]
+fn a_directory_that_is_taken_away_from_a_running_node_is_waited_for() {
+    let folder = Folder::new();
+    let (data, moved) = (folder.0.join("data"), folder.0.join("moved"));
+    let mut node = Running::start(&data, &[]).ready();
+    node.produce("kept", 200.0, 0.3);
+    fs::rename(&data, &moved).expect("renamed");
+    for part in ["controlplane", "dataplane"] {
+        signal(node.part(part).expect("it runs"), Signal::KILL);
+        let told = || node.log().matches("was taken away while the node ran").count();
+        let before = told();
+        until("two more tries", || (told() >= before + 2).then_some(()));
+        assert!(!data.exists(), "nothing is made");
+    }
+    fs::rename(&moved, &data).expect("put back");
+    until("readiness", || node.http("/ready").filter(|answer| answer.starts_with("HTTP/1.1 200")));
+    node.produce("kept", 200.0, 0.3);
+    let partition = FetchPartition { partition_max_bytes: 1 << 20, ..Default::default() };
+    let topic = FetchTopic { topic: "kept".into(), partitions: vec![partition], ..Default::default() };
+    let fetch = FetchRequest { max_bytes: 1 << 20, topics: vec![topic], ..Default::default() };
+    let answer = node.client().call(11, &fetch).expect("served");
+    assert_eq!(answer.responses[0].partitions[0].high_watermark, 120, "those of before and those of after");
+    assert!(node.stop().success());
+}
+
 #[test]
 fn cores_that_cannot_be_are_refused_before_anything_is_made() {
     let folder = Folder::new();
