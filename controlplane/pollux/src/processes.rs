@@ -151,9 +151,10 @@ fn place(args: &ProcessArgs, cluster_id: Option<&str>) -> Result<Place, StartErr
     let config = args.node.config()?;
     let data = config.data.directory.clone();
     if args.served {
+        // Who has served has registered, which stands in the control plane's directory: an empty one is not that.
         let metadata = data.join(CONTROLPLANE);
-        if let Some(gone) = [&data, &metadata].into_iter().find(|path| !path.is_dir()) {
-            return Err(StartError::TakenAway(gone.clone()));
+        if !daemon::has_run(&metadata) {
+            return Err(StartError::TakenAway(if data.is_dir() { metadata } else { data }));
         }
         // What both processes keep there is made again.
         args.run_dir.iter().try_for_each(|run_dir| create(run_dir))?;

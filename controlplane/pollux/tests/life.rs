@@ -171,16 +171,29 @@ fn a_directory_that_is_taken_away_from_a_running_node_is_waited_for() {
     let (data, moved) = (folder.0.join("data"), folder.0.join("moved"));
     let mut node = Running::start(&data, &[]).ready();
     node.produce("kept", 200.0, 0.3);
-    fs::rename(&data, &moved).expect("renamed");
-    for part in ["controlplane", "dataplane"] {
+    let dies = |node: &Running, part: &str| {
         signal(node.part(part).expect("it runs"), Signal::KILL);
         let told = || node.log().matches("was taken away while the node ran").count();
         let before = told();
         until("two more tries", || (told() >= before + 2).then_some(()));
+    };
+    let is_ready = |node: &Running| node.http("/ready").filter(|answer| answer.starts_with("HTTP/1.1 200")).map(drop);
+    // Only the metadata, with an empty directory in its place.
+    let metadata = data.join("controlplane");
+    fs::rename(&metadata, &moved).expect("renamed");
+    fs::create_dir(&metadata).expect("made");
+    dies(&node, "controlplane");
+    fs::remove_dir(&metadata).expect("nothing was made in it");
+    fs::rename(&moved, &metadata).expect("put back");
+    until("readiness", || is_ready(&node));
+    // All of it.
+    fs::rename(&data, &moved).expect("renamed");
+    for part in ["controlplane", "dataplane"] {
+        dies(&node, part);
         assert!(!data.exists(), "nothing is made");
     }
     fs::rename(&moved, &data).expect("put back");
-    until("readiness", || node.http("/ready").filter(|answer| answer.starts_with("HTTP/1.1 200")));
+    until("readiness", || is_ready(&node));
     node.produce("kept", 200.0, 0.3);
     let partition = FetchPartition { partition_max_bytes: 1 << 20, ..Default::default() };
     let topic = FetchTopic { topic: "kept".into(), partitions: vec![partition], ..Default::default() };
