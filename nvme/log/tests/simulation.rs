@@ -25,7 +25,7 @@ const CRASH_IN_RECOVERY: u64 = 2;
 /// Turns of a recovery before it crashes, at most.
 const RECOVERY_TURNS_MAX: u64 = 120;
 /// Seeds that failed once.
-const FAILED_BEFORE: [u64; 14] = [
+const FAILED_BEFORE: [u64; 15] = [
     1_796_028_424,
     1_796_028_573,
     1_796_028_635,
@@ -40,6 +40,7 @@ const FAILED_BEFORE: [u64; 14] = [
     1_796_600_157,
     1_797_000_036,
     1_797_006_683,
+    1_797_016_626,
 ];
 
 /// How often what happened.

@@ -547,9 +547,9 @@ impl Model {
         compared
     }
 
-    /// Retention by size leaves at least what is to be kept.
+    /// Retention by size leaves at least what is to be kept, of which the power may take young records later.
     fn audit_retention(&self, partition: PartitionId, log: &Log, start: i64) -> bool {
-        if start <= log.deletes_asked {
+        if start <= log.deletes_asked || self.losses > 0 {
             return false;
         }
         let Some(kept) = log.rules.retention_bytes else {

@@ -510,8 +510,13 @@ impl Opening {
             self.report.rejected.push((self.scans[lane].lane(), sequence));
             self.scans[lane].reject_from(sequence);
         }
-        // What they had done to the shards is undone by loading those again.
-        self.report.suspects.clear();
+        // What they had done to the shards is undone by loading those again, and told again: what was told of them may
+        // rest on what is rejected now, as that a root was published which this opening, cut before, has torn since
+        // (seed 1797016626).
+        let report = &mut self.report;
+        report.suspects.clear();
+        report.older_checkpoints.clear();
+        report.unreadable_shards.clear();
         Ok(self.read_roots())
     }
 
