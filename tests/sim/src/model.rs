@@ -296,6 +296,11 @@ impl Model {
         (64 << 20) + self.logs.values().filter(|log| !log.deleted).map(of).sum::<usize>()
     }
 
+    /// What the partitions hold, or have been sent.
+    pub fn bytes_kept(&self) -> usize {
+        self.logs.values().filter(|log| !log.deleted).map(|log| log.bytes).sum()
+    }
+
     /// `append_time` is what the answer says: -1 for a topic that keeps its producers' times, or the time of a duplicate.
     pub fn acknowledged(&mut self, now: Monotonic, batch: u64, base: i64, append_time: i64, bytes: usize) {
         self.stats.acknowledged += 1;

@@ -133,8 +133,12 @@ impl Scenario {
 
     /// Space that partitions may take; what was deleted takes a while to come back.
     pub fn bytes_max(&self) -> usize {
-        let bytes = self.disk.blocks.max(self.blocks_max) as usize * BLOCK_SIZE;
-        if self.full { bytes * 4 } else { bytes / 10 * 7 }
+        if self.full { self.device_bytes() * 4 } else { self.device_bytes() / 10 * 7 }
+    }
+
+    /// What the device has, or may grow to.
+    pub fn device_bytes(&self) -> usize {
+        self.disk.blocks.max(self.blocks_max) as usize * BLOCK_SIZE
     }
 
     /// Devices that fail now and then: a write, a flush or a read, after which the namespace may stop or not open.

@@ -175,8 +175,11 @@ impl World {
         }
     }
 
+    /// Half of the topics go, and more until what is left takes half of the device at most: a log's last extent is larger
+    /// than what it holds, and others' room is of no use to it.
     fn make_room(&mut self) {
-        for _ in 0..self.plane.cluster.topics().div_ceil(2) {
+        let enough = self.plane.cluster.topics() / 2;
+        while self.plane.cluster.topics() > enough || self.model.bytes_kept() > self.scenario.device_bytes() / 2 {
             let World { random, model, plane, .. } = self;
             plane.delete(random, model, 0);
         }
