@@ -4,9 +4,10 @@
 use crate::cases::{Bench, traps};
 use crate::process::Finished;
 use crate::tools::{CONFIGS, CONSUMER, GROUPS, OFFSETS, TOPICS, need, there_is, tool};
-use crate::{Result, topics};
+use crate::{Result, topics, wait};
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
+use std::time::Duration;
 
 type Run = fn(&mut Bench<'_>) -> Result<Value>;
 
@@ -27,6 +28,9 @@ pub const CASES: &[(&str, Run)] = &[
     ("tools/client-metrics", client_metrics),
 ];
 
+/// How long a change takes to be told by every broker, at most.
+const CHANGE_HEARD_MAX: Duration = Duration::from_secs(30);
+
 const ELECTION: &str = "org.apache.kafka.tools.LeaderElectionCommand";
 
 /// Runs a tool in the one JVM: its code is the same there, and hundreds of processes would take minutes.
@@ -38,6 +42,14 @@ fn run_tool(bench: &Bench<'_>, class: &str, words: &[&str]) -> Result<Finished> 
 /// What a user saw of a tool.
 fn see(bench: &Bench<'_>, class: &str, words: &[&str]) -> Result<Value> {
     Ok(seen(bench, &run_tool(bench, class, words)?))
+}
+
+/// The same, as soon as its output says, or no longer says, so: a broker hears of a change after whoever made it was answered.
+fn see_once(bench: &Bench<'_>, class: &str, words: &[&str], text: &str, is_said: bool) -> Result<Value> {
+    wait::until(text, CHANGE_HEARD_MAX, || {
+        let finished = run_tool(bench, class, words)?;
+        Ok((finished.out.contains(text) == is_said).then(|| seen(bench, &finished)))
+    })
 }
 
 fn seen(bench: &Bench<'_>, finished: &Finished) -> Value {
@@ -165,14 +177,17 @@ fn configs_of_brokers(bench: &mut Bench<'_>) -> Result<Value> {
     let one = ["--entity-type", "brokers", "--entity-name", "1"];
     let all = ["--entity-type", "brokers", "--entity-default"];
     let run = |entity: &[&str], words: &[&str]| see(bench, CONFIGS, &[entity, words].concat());
+    let told = |entity: &[&str], text: &str, is_said: bool| {
+        see_once(bench, CONFIGS, &[entity, &["--describe"]].concat(), text, is_said)
+    };
     let found = json!({
         "set for all": run(&all, &["--alter", "--add-config", "log.cleaner.backoff.ms=16000"])?,
-        "all": run(&all, &["--describe"])?,
+        "all": told(&all, "=16000", true)?,
         "set for one": run(&one, &["--alter", "--add-config", "log.cleaner.backoff.ms=17000"])?,
-        "one": run(&one, &["--describe"])?,
+        "one": told(&one, "=17000", true)?,
         "unset for one": run(&one, &["--alter", "--delete-config", "log.cleaner.backoff.ms"])?,
         "unset for all": run(&all, &["--alter", "--delete-config", "log.cleaner.backoff.ms"])?,
-        "one again": run(&one, &["--describe"])?,
+        "one again": told(&one, "log.cleaner.backoff.ms=1", false)?,
         "every broker": run(&["--entity-type", "brokers"], &["--describe"])?,
         "unset what is not set": run(&one, &["--alter", "--delete-config", "log.cleaner.backoff.ms"])?,
         "read only": run(&one, &["--alter", "--add-config", "num.partitions=4"])?,
@@ -191,19 +206,20 @@ fn configs_of_others(bench: &mut Bench<'_>) -> Result<Value> {
     let of_metrics = ["--entity-type", "client-metrics", "--entity-name", &metrics];
     let of_topic = ["--entity-type", "topics", "--entity-name", &topic];
     let run = |entity: &[&str], words: &[&str]| see(bench, CONFIGS, &[entity, words].concat());
+    let told = |entity: &[&str], text: &str| see_once(bench, CONFIGS, &[entity, &["--describe"]].concat(), text, true);
     let list = "cleanup.policy=[compact,delete]";
     Ok(json!({
         "group": run(&of_group, &["--alter", "--add-config", "consumer.session.timeout.ms=50000"])?,
-        "group told": run(&of_group, &["--describe"])?,
+        "group told": told(&of_group, "=50000")?,
         "group told whole": run(&of_group, &["--describe", "--all"])?,
         "group refused": run(&of_group, &["--alter", "--add-config", "consumer.session.timeout.ms=1"])?,
         "group unset": run(&of_group, &["--alter", "--delete-config", "consumer.session.timeout.ms"])?,
         "metrics": run(&of_metrics, &["--alter", "--add-config", "interval.ms=10000,metrics=org.apache.kafka."])?,
-        "metrics told": run(&of_metrics, &["--describe"])?,
+        "metrics told": told(&of_metrics, "=10000")?,
         "metrics refused": run(&of_metrics, &["--alter", "--add-config", "interval.ms=1"])?,
         "metrics unset": run(&of_metrics, &["--alter", "--delete-config", "interval.ms,metrics"])?,
         "topic, a list": run(&of_topic, &["--alter", "--add-config", list])?,
-        "topic told": run(&of_topic, &["--describe"])?,
+        "topic told": told(&of_topic, "compact,delete")?,
         "topic refused": run(&of_topic, &["--alter", "--add-config", "retention.ms=-7"])?,
         "missing topic": run(&["--entity-type", "topics", "--entity-name", "missing-topic"], &["--describe"])?,
         "topic unset twice": run(&of_topic, &["--alter", "--delete-config", "retention.ms"])?,
